@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from hierrouter.evaluation import outcome
-from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NOT_OFFERED, Layout, Level
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -23,6 +21,8 @@ RUNS_TOLERANCE = 1e-6
 CLAIRVOYANT_CELLS = 2**22  # numbers in memory at once for the distribution of the best end
 UNJUDGED_REWARD = -1e12  # below that of any answer: of ending with one that nothing judges
 REWARD_ROUNDING = 1e-9  # differences of R up to this are rounding errors of a sum
+RANK_DIGITS = 12  # of R: routes that differ by less are equally good
+OUTCOME_MEASURES = ("quality", "accuracy", "cost", "seconds")
 
 # Names of bounds, as reports and comparisons show them.
 ONE_HOP_ORACLE = "one-hop oracle"
@@ -53,47 +53,59 @@ def cheapest_best(reward: outcome.Floats, cost: outcome.Floats) -> outcome.Integ
     return np.where(reward == best, cost, np.inf).argmin(axis=1)
 
 
-def best_ending(
-    tree: RouteTree, alpha: float, allow_stop: bool = False, also_on: RouteTree | None = None
-) -> int:
+def best_ending(tree: RouteTree, alpha: float, allow_stop: bool = False) -> int:
     """Find the fixed route with the highest mean reward on a tree.
 
     Args:
         tree: the queries that the mean is taken over.
         alpha: cost penalty of R = Q - alpha * C.
         allow_stop: whether routes of fewer than L calls count.
-        also_on: another tree, whose queries must offer the route, too.
 
     Returns:
         The number of the node at which that route ends.
-
-    Raises:
-        InputError: there is no route that all queries offer.
     """
-    route = best_shared_route(tree, alpha, allow_stop, also_on)
-    if route is None:
-        raise InputError(
-            f"no fixed route: none is offered for all of {len(tree):,} queries; "
-            "leave out the queries that have other routes"
-        )
-    return route
+    return rank_routes(tree, alpha, allow_stop)[0]
 
 
-def best_shared_route(
-    tree: RouteTree, alpha: float, allow_stop: bool, also_on: RouteTree | None
-) -> int | None:
-    """Find the route of `best_ending`; None if no route is available for all queries."""
-    means = outcome.RouteMeans(tree, allow_stop)
-    columns: outcome.Integers | slice = slice(None)
-    if not outcome.is_plain(tree):
-        columns = means.everywhere
-        if also_on is not None:
-            columns = np.intersect1d(columns, outcome.RouteMeans(also_on, allow_stop).everywhere)
-    reward = means.reward(alpha)[:, columns].mean(axis=0, keepdims=True)
-    cost = means.cost[:, columns].mean(axis=0, keepdims=True)
-    if not reward.shape[1]:
-        return None
-    return int(means.node[columns][cheapest_best(reward, cost)[0]])
+def rank_routes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> tuple[int, ...]:
+    """Rank the fixed routes by their mean reward on a tree.
+
+    Where a query does not offer a route, a step is first taken by chance, which gives a ranking of
+    all routes; then the best route is found that goes on by this ranking, see
+    `outcome.FixedRoutes`. Ties go to the lower cost, and then to the lower number; if not all
+    queries offer all routes, to the longer route before that.
+
+    Args:
+        tree: the queries that the means are taken over.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether routes of fewer than L calls count.
+
+    Returns:
+        The numbers of the routes: the best one, and after it those that are taken in its place
+        where it is not offered. Only the best one if all queries offer all routes.
+
+    Source: docs/metrics.md.
+    """
+    means = outcome.FixedRoutes(tree, allow_stop)
+    if means.is_complete:
+        reward = means.reward(alpha).mean(axis=0, keepdims=True)
+        cost = means.cost.mean(axis=0, keepdims=True)
+        return (int(means.node[cheapest_best(reward, cost)[0]]),)
+    ranking = _in_order(means, alpha)
+    best = _in_order(outcome.FixedRoutes(tree, allow_stop, ranking), alpha)[0]
+    return (best, *(node for node in ranking if node != best))
+
+
+def _in_order(means: outcome.FixedRoutes, alpha: float) -> list[int]:
+    """The numbers of the routes by falling mean reward.
+
+    Where few queries offer a route, many routes are the same policy: the longest names it best.
+    """
+    reward = np.round(means.reward(alpha).mean(axis=0), RANK_DIGITS)
+    cost = np.round(means.cost.mean(axis=0), RANK_DIGITS)
+    depth = means.tree.layout.depth()[means.node]
+    order: list[int] = means.node[np.lexsort((means.node, -depth, cost, -reward))].tolist()
+    return order
 
 
 def best_direct_call(
@@ -130,11 +142,9 @@ def best_fixed_route(
         alpha: cost penalty of R = Q - alpha * C.
         tree: the fold on which the route is taken.
         allow_stop: whether routes of fewer than L calls count.
-
-    Raises:
-        InputError: there is no route that all queries of both folds offer.
     """
-    return outcome.fixed_route(tree, best_ending(selection_tree, alpha, allow_stop, tree))
+    best, *others = rank_routes(selection_tree, alpha, allow_stop)
+    return outcome.fixed_route(tree, best, others, allow_stop)
 
 
 def best_route_per_dataset(
@@ -148,37 +158,28 @@ def best_route_per_dataset(
         alpha: cost penalty of R = Q - alpha * C.
         tree: the fold on which the routes are taken.
         allow_stop: whether routes of fewer than L calls count.
-
-    Raises:
-        InputError: there is no route that all queries of a dataset offer.
     """
-    overall = best_shared_route(selection_tree, alpha, allow_stop, tree)
     datasets = np.array(selection_tree.datasets)
-    fold_datasets = np.array(tree.datasets)
-    ending_of_dataset = {}
-    for name in set(selection_tree.datasets):
-        queries = selection_tree.select(np.flatnonzero(datasets == name))
-        fold_queries = (
-            tree if outcome.is_plain(tree) else tree.select(np.flatnonzero(fold_datasets == name))
+    rankings = {
+        name: rank_routes(
+            selection_tree.select(np.flatnonzero(datasets == name)), alpha, allow_stop
         )
-        ending_of_dataset[name] = best_shared_route(queries, alpha, allow_stop, fold_queries)
-    endings = [ending_of_dataset.get(name, overall) for name in tree.datasets]
-    if None in endings:
-        dataset = tree.datasets[endings.index(None)]
-        raise InputError(
-            f"no fixed route: none is offered for all queries of {dataset}; leave out the queries "
-            "that have other routes"
-        )
-    node = np.array(endings, dtype=np.int64)
-    if outcome.is_plain(tree):
-        return outcome.from_nodes(tree, node, BEST_ROUTE_PER_DATASET, "baseline")
-    means = outcome.RouteMeans(tree, allow_stop)
-    cells = np.arange(len(tree)), np.searchsorted(means.node, node)
-    quality, accuracy, cost, seconds = (
-        values[cells] for values in (means.quality, means.accuracy, means.cost, means.seconds)
-    )
+        for name in set(selection_tree.datasets)
+    }
+    overall = rank_routes(selection_tree, alpha, allow_stop)
     name = BEST_ROUTE_PER_DATASET
-    return outcome.Outcome(name, "baseline", quality, accuracy, cost, seconds)
+    if outcome.is_plain(tree):
+        node = np.array([rankings.get(dataset, overall)[0] for dataset in tree.datasets], np.int64)
+        return outcome.from_nodes(tree, node, name, "baseline")
+    values = {measure: np.zeros(len(tree)) for measure in OUTCOME_MEASURES}
+    fold_datasets = np.array(tree.datasets)
+    for dataset in set(tree.datasets):
+        rows = np.flatnonzero(fold_datasets == dataset)
+        best, *others = rankings.get(dataset, overall)
+        taken = outcome.fixed_route(tree.select(rows), best, others, allow_stop)
+        for measure, array in values.items():
+            array[rows] = getattr(taken, measure)
+    return outcome.Outcome(name, "baseline", **values)
 
 
 def oracle(tree: RouteTree, alpha: float, allow_stop: bool = False) -> outcome.Outcome:
@@ -409,9 +410,7 @@ def ladder(
             BEST_ROUTE_PER_DATASET: best_route_per_dataset,
         }
         for rung, selector in selectors.items():
-            # Queries that differ in what they offer have perhaps no route in common.
-            with suppress(InputError):
-                outcomes[rung] = selector(selection_tree, alpha, tree, allow_stop)
+            outcomes[rung] = selector(selection_tree, alpha, tree, allow_stop)
     outcomes[ONE_HOP_ORACLE] = direct_oracle(tree, alpha)
     outcomes[TREE_ORACLE] = oracle(tree, alpha)
     outcomes[ANYTIME_ORACLE] = replace(oracle(tree, alpha, True), name=ANYTIME_ORACLE)
@@ -903,7 +902,11 @@ def _mean_of_others(tree: RouteTree, halves: _Halves, drawn: outcome.Floats) -> 
 
 
 def split_plan_oracle(
-    tree: RouteTree, alpha: float, allow_stop: bool = False, splits: int = LUCK_SPLITS
+    tree: RouteTree,
+    alpha: float,
+    allow_stop: bool = False,
+    splits: int = LUCK_SPLITS,
+    ranking: Sequence[int] = (),
 ) -> outcome.Outcome | None:
     """Choose a fixed route for each query on one half of the draws, valued on the other half.
 
@@ -915,29 +918,22 @@ def split_plan_oracle(
         alpha: cost penalty of R = Q - alpha * C.
         allow_stop: whether routes of fewer than L calls count.
         splits: number of random splits; their seed is fixed.
+        ranking: which routes are taken where a query does not offer the chosen one, see
+            `outcome.FixedRoutes`; not from these queries.
 
     Returns:
-        The outcome on each query; None if no call has several draws, or if some query offers no
-        fixed route.
+        The outcome on each query; None if no call has several draws.
     """
     if not has_several_draws(tree):
         return None
     rng = np.random.default_rng(LUCK_SEED)
-    means = outcome.RouteMeans(tree, allow_stop)
-    if not means.available.any(axis=1).all():
-        return None
-    count = means.available.sum(axis=0)
-    everywhere = np.where(means.available, means.reward(alpha), 0.0)
-    others = everywhere.sum(axis=0) - everywhere
-    others = np.divide(
-        others,
-        count - means.available,
-        out=np.full_like(others, UNJUDGED_REWARD),
-        where=count - means.available > 0,
-    )
+    means = outcome.FixedRoutes(tree, allow_stop, ranking)
+    reward = means.reward(alpha)
+    others = np.full_like(reward, UNJUDGED_REWARD)
+    if len(tree) > 1:
+        others = (reward.sum(axis=0) - reward) / (len(tree) - 1)
     levels = [(_Halves.of(tree, level)) for level in tree.layout.levels if level.calls]
-    names = ("quality", "accuracy", "cost", "seconds")
-    sums = {name: np.zeros(len(tree)) for name in names}
+    sums = {name: np.zeros(len(tree)) for name in OUTCOME_MEASURES}
     rows = np.arange(len(tree))
     for _ in range(splits):
         weights = [np.zeros(tree.score.shape), np.zeros(tree.score.shape)]
@@ -951,7 +947,6 @@ def split_plan_oracle(
         for chooser, judge in (weights, weights[::-1]):
             seen = means.with_weight(np.where(unseen, 0.0, chooser))
             estimate = np.where(seen.available, seen.reward(alpha), others)
-            estimate = np.where(means.available, estimate, -np.inf)
             choice = cheapest_best(estimate, np.where(seen.available, seen.cost, 0.0))
             valued = means.with_weight(judge)
             for name, total in sums.items():
@@ -966,6 +961,7 @@ def luck_of_regret(
     router: outcome.Outcome,
     fixed: outcome.Outcome | None,
     allow_stop: bool = False,
+    ranking: Sequence[int] = (),
 ) -> dict[str, outcome.Floats] | None:
     """Split the regret of a policy against the clairvoyant oracle into luck and three losses.
 
@@ -981,6 +977,7 @@ def luck_of_regret(
         router: the policy's outcome.
         fixed: outcome of the best fixed route, chosen on the train fold; None if there is none.
         allow_stop: whether policy and bounds may end before L calls.
+        ranking: of the routes on the train fold, see `rank_routes`.
 
     Returns:
         float64[queries] by term; they sum to R of the clairvoyant oracle less R of the policy.
@@ -989,7 +986,7 @@ def luck_of_regret(
     Source: docs/metrics.md.
     """
     split = split_oracle(tree, alpha, allow_stop)
-    plan = split_plan_oracle(tree, alpha, allow_stop)
+    plan = split_plan_oracle(tree, alpha, allow_stop, ranking=ranking)
     if split is None or plan is None or fixed is None:
         return None
     rungs = [oracle(tree, alpha, allow_stop), split, plan, fixed, router]

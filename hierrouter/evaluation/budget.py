@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hierrouter.evaluation.bounds import clairvoyant_endings
+from hierrouter.evaluation.bounds import clairvoyant_endings, rank_routes
 from hierrouter.evaluation.outcome import (
     Booleans,
+    FixedRoutes,
     Floats,
     Integers,
     Outcome,
-    RouteMeans,
     from_endings,
     is_plain,
     possible_ends,
@@ -101,24 +101,18 @@ class RouteHull:
             tree: the queries that the means are taken over.
             allow_stop: whether routes of fewer than L calls count.
 
-        Raises:
-            InputError: there is no route that all queries offer.
+        Where queries do not offer a route, those of the ranking at alpha 0 are taken, see
+        `FixedRoutes`.
         """
-        means = RouteMeans(tree, allow_stop)
-        everywhere: Integers | slice = slice(None)
-        if not is_plain(tree):
-            everywhere = means.everywhere
-            if not len(everywhere):
-                raise InputError(
-                    f"no fixed route: none is offered for all of {len(tree):,} queries; leave out "
-                    "the queries that have other routes"
-                )
-        quality = means.quality[:, everywhere].mean(axis=0)
-        cost = means.cost[:, everywhere].mean(axis=0)
+        means = FixedRoutes(tree, allow_stop)
+        if not means.is_complete:
+            means = FixedRoutes(tree, allow_stop, rank_routes(tree, 0.0, allow_stop))
+        quality = means.quality.mean(axis=0)
+        cost = means.cost.mean(axis=0)
         hulls = Hulls.of(cost[None], quality[None])
         columns = np.array([*hulls.start, *hulls.after])[::-1]
         return cls(
-            node=tuple(means.node[everywhere][columns].tolist()),
+            node=tuple(means.node[columns].tolist()),
             quality=tuple(quality[columns].tolist()),
             cost=tuple(cost[columns].tolist()),
         )
@@ -151,7 +145,7 @@ def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     Returns:
         float64[n], ascending; empty if cost decides nothing.
     """
-    means = RouteMeans(tree, allow_stop)
+    means = FixedRoutes(tree, allow_stop)
     plain = is_plain(tree)
     costs = tree.cost[:, route_ends(tree.layout, allow_stop)] if plain else means.cost
     scores = tree.score[:, route_ends(tree.layout, allow_stop)] if plain else means.quality
@@ -164,12 +158,6 @@ def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
         grouped = len(starts) * size
         cost = np.add.reduceat(costs[:grouped], starts) / size
         quality = np.add.reduceat(scores[:grouped], starts) / size
-        if not plain:
-            # A route counts for a group if all of its queries offer it.
-            available = np.logical_and.reduceat(means.available[:grouped], starts)
-            has_routes = available.any(axis=1)
-            cost = np.where(available, cost, np.inf)[has_routes]
-            quality = np.where(available, quality, -np.inf)[has_routes]
         slopes = Hulls.of(cost, quality).slope[::-1]  # ascending
         if len(slopes):
             alphas.append(np.quantile(slopes, quantiles))

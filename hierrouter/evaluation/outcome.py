@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NEWEST, NOT_OFFERED, SEPARATOR, Calls, Layout, Level
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -234,7 +233,8 @@ class LegalActions:
         """Find the legal actions, see `Actions.legal`, that a tree's queries offer.
 
         Of a query that lacks nodes, a call is legal where one of its draws is there; an episode may
-        end, by a stop or without a call, where the answer is judged.
+        end, by a stop or without a call, where the answer is judged. Where nothing else is offered,
+        it ends with the newest answer.
         """
         legal = actions.legal()
         if tree.offered is None or tree.weight is None:
@@ -252,6 +252,11 @@ class LegalActions:
             for row, column, ending in level.offers():
                 state = level.numbers[row]
                 table[:, state, actions.calls + column] &= can_end[:, layout.answer_node[ending]]
+        has_none = ~table.any(axis=2)
+        states = np.arange(actions.states)
+        for column in range(actions.returns):
+            is_newest = layout.give_back[:, column] == states
+            table[:, :, actions.calls + column] |= has_none & is_newest
         return cls(table)
 
     def at(self, query: Integers, node: Integers) -> Booleans:
@@ -654,38 +659,237 @@ class RouteMeans:
         return sums
 
 
-def fixed_routes(tree: RouteTree, allow_stop: bool = False) -> list[Outcome]:
+def step_ranks(actions: Actions, ranking: Sequence[int]) -> Floats:
+    """Rank the actions at each state: by the best route that goes on with the action.
+
+    Args:
+        actions: the actions of a policy.
+        ranking: numbers of routes, see `Layout.route`, the best one first.
+
+    Returns:
+        float64[S, A]: the position in `ranking` of the first route that begins with the actions so
+        far and goes on with the action, or ends with it; infinite if there is none. An action that
+        ends with the newest answer ranks before calls of the same route.
+    """
+    layout = actions.layout
+    ends = np.full(layout.nodes, np.inf)
+    begins = np.full(layout.nodes, np.inf)
+    for position, end in reversed(list(enumerate(ranking))):
+        ends[layout.route[end]] = position
+        begins[layout.route[list(layout.nodes_to(end))]] = position
+    # The numbers of the states and calls that are not offered do not matter.
+    called = np.where(layout.children == NOT_OFFERED, 0, layout.route[layout.children])
+    ranks = np.full((actions.states, actions.count), np.inf)
+    ranks[: layout.inner, : layout.call_actions] = begins[called]
+    if actions.allow_stop:
+        ranks[: layout.inner, layout.call_actions : actions.calls] = ends[called] - 0.5
+    states = np.arange(actions.states)[:, None]
+    own = ends[layout.route[: actions.states], None] - 0.5
+    ranks[:, actions.calls :] = np.where(layout.give_back == states, own, np.inf)
+    return ranks
+
+
+def route_policy(tree: RouteTree, actions: Actions, ranking: Sequence[int]) -> Floats:
+    """Make the table of a policy that takes one route, and others where that is not offered.
+
+    At each state it takes the step of the first route that begins with the actions so far and whose
+    next step the query offers: a call, or the end. If there is none, it ends with the newest answer
+    or else takes the first action that is offered.
+
+    Args:
+        tree: the queries; their layout is that of `actions`.
+        actions: the actions of the policy.
+        ranking: numbers of routes, see `Layout.route`, the best one first.
+
+    Returns:
+        float64[queries, S, A], one-hot.
+    """
+    last = float(tree.layout.nodes)
+    ranks = np.minimum(step_ranks(actions, ranking), last)
+    ranks[:, actions.calls :] = np.minimum(ranks[:, actions.calls :], last - 0.5)
+    legal = LegalActions.of(tree, actions).table
+    choice = np.where(legal, ranks, np.inf).argmin(axis=2)
+    policy = np.eye(actions.count)[choice]
+    return np.broadcast_to(policy, (len(tree), *policy.shape[1:]))
+
+
+class FixedRoutes(RouteMeans):
+    """The expected result of each fixed route on every query, also where it is not offered.
+
+    The policy of route r follows r. Where the query does not offer its next step, it goes on with
+    the first route of a ranking that begins with the actions so far and whose next step is offered,
+    see `route_policy`. Without a ranking it takes there one of the steps that are offered, each
+    with the same probability, and does so up to the end. So each route is one exactly defined
+    policy, which reads no text. If all queries offer all routes, this is `RouteMeans`.
+
+    Args:
+        tree: the queries.
+        allow_stop: whether routes of fewer than L calls count.
+        ranking: numbers of routes, the best one first, see `bounds.rank_routes`; empty is chance.
+
+    """
+
+    def __init__(
+        self, tree: RouteTree, allow_stop: bool = False, ranking: Sequence[int] = ()
+    ) -> None:
+        super().__init__(tree, allow_stop)
+        self.ranking = tuple(ranking)
+
+    @cached_property
+    def is_complete(self) -> bool:
+        """Whether all queries offer all routes."""
+        return self._is_plain or bool(RouteMeans(self.tree, self.allow_stop).available.all())
+
+    @cached_property
+    def available(self) -> Booleans:
+        """bool[queries, routes]: True, unless draws on the way have been left out."""
+        if self.is_complete:
+            return super().available
+        return self._mean(np.ones(self.tree.score.shape)) > 1 - SHARE_ROUNDING
+
+    def with_weight(self, weight: Floats) -> FixedRoutes:
+        """As `RouteMeans.with_weight`; the steps where a route is not offered stay the same."""
+        means = FixedRoutes(self.tree, self.allow_stop, self.ranking)
+        means.__dict__["_weight"] = weight
+        means.__dict__["_reach"] = reach_probability(self.tree, weight)
+        means.__dict__["is_complete"] = self.is_complete
+        if not self.is_complete:
+            means.__dict__["_steps"] = self._steps
+        return means
+
+    @cached_property
+    def _weight(self) -> Floats | None:
+        return self.tree.weight
+
+    @cached_property
+    def _dead(self) -> Booleans:
+        return dead_ends(self.tree)
+
+    @cached_property
+    def _steps(self) -> tuple[Booleans, Floats]:
+        """The legal actions and the probabilities off the route, [queries, S, A] each."""
+        actions = Actions(self.tree.layout, self.allow_stop)
+        shape = (len(self.tree), actions.states, actions.count)
+        legal = np.broadcast_to(LegalActions.of(self.tree, actions).table, shape)
+        if self.ranking:
+            return legal, route_policy(self.tree, actions, self.ranking)
+        return legal, _shares(legal)
+
+    def _mean(self, values: Floats) -> Floats:
+        """Compute float64[queries, routes], the means of float64[queries, nodes]."""
+        if self.is_complete:
+            return super()._mean(values)
+        tree = self.tree
+        layout = tree.layout
+        judged = np.ones(values.shape, np.bool_) if tree.can_end is None else tree.can_end
+        # Other nodes are no ends, and what nothing judges has no value.
+        values = np.where((self._reach > 0) & (judged | self._dead), values, 0.0)
+        left = self._reach * self._beside(values)
+        ended = self._reach * np.where(self._ends_here, values, 0.0)
+        ended += np.where(self._ends_here, 0.0, left)
+        offered = np.zeros((len(tree), layout.nodes, layout.call_actions), np.bool_)
+        offered[:, : layout.inner] = (
+            layout.children != NOT_OFFERED if tree.offered is None else tree.offered
+        )
+        order = np.argsort(layout.route, kind="stable")
+        numbers, starts = np.unique(layout.route[order], return_index=True)
+        nodes = dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+        # On the way to each route: where it has ended or gone on otherwise.
+        before = np.zeros(values.shape)
+        result = np.zeros(values.shape)
+        for number in sorted(numbers.tolist(), key=lambda number: int(layout.depth()[number])):
+            if number:
+                parent = int(layout.route[layout.parent[number]])
+                on_way = nodes[parent]
+                is_off = ~offered[:, on_way, layout.action[number]]
+                before[:, number] = before[:, parent] + (left[:, on_way] * is_off).sum(axis=1)
+            result[:, number] = before[:, number] + ended[:, nodes[number]].sum(axis=1)
+        return result[:, self._columns]
+
+    @cached_property
+    def _ends_here(self) -> Booleans:
+        """bool[queries, nodes]: whether a route that ends at a node can do so."""
+        layout = self.tree.layout
+        legal, _ = self._steps
+        calls = Actions(layout, self.allow_stop).calls
+        ends = self._dead.copy()
+        states = np.arange(layout.states)
+        for column in range(len(layout.give_backs)):
+            is_newest = layout.give_back[:, column] == states
+            ends[:, : layout.states] |= legal[:, :, calls + column] & is_newest
+        if self.allow_stop:
+            stops = legal[:, : layout.inner, layout.call_actions : calls]
+            ends[:, 1:] |= stops[:, layout.parent[1:], layout.action[1:]]
+        return ends
+
+    def _beside(self, values: Floats) -> Floats:
+        """Compute the mean from each node on, if no route is followed there.
+
+        Args:
+            values: float64[queries, nodes], of an end at the node.
+
+        Returns:
+            float64[queries, nodes].
+        """
+        layout = self.tree.layout
+        calling = layout.call_actions
+        calls = Actions(layout, self.allow_stop).calls
+        _, steps = self._steps
+        ahead = values.copy()
+        for level in reversed(layout.levels):
+            if not level.calls:
+                continue
+            chosen = steps[:, level.inner]
+            total = (chosen[:, :, :calling] * level.gather(ahead, weight=self._weight)).sum(axis=2)
+            if self.allow_stop:
+                stopped = level.gather(values, weight=self._weight)
+                total += (chosen[:, :, calling:calls] * stopped).sum(axis=2)
+            total += chosen[:, :, calls:].sum(axis=2) * values[:, level.inner]
+            dead = self._dead[:, level.inner]
+            ahead[:, level.inner] = np.where(dead, values[:, level.inner], total)
+        return ahead
+
+
+def _shares(legal: Booleans) -> Floats:
+    """Give each legal action the same probability; bool[..., A] to float64[..., A]."""
+    count = legal.sum(axis=-1, keepdims=True)
+    return np.divide(legal, count, out=np.zeros(legal.shape), where=count > 0)
+
+
+def fixed_routes(
+    tree: RouteTree, allow_stop: bool = False, ranking: Sequence[int] = ()
+) -> list[Outcome]:
     """Take each of the M^L routes on every query.
+
+    Where a query does not offer a route, others are taken, see `FixedRoutes`.
 
     Args:
         tree: the queries.
         allow_stop: whether to include routes of fewer than L calls, such as `>first`.
+        ranking: see `FixedRoutes`.
 
     Returns:
-        The outcomes of the routes that are available for all queries, in the order of the nodes
-        where the routes end.
+        The outcomes, in the order of the nodes where the routes end.
     """
-    means = RouteMeans(tree, allow_stop)
-    return [means.outcome(column) for column in means.everywhere.tolist()]
+    means = FixedRoutes(tree, allow_stop, ranking)
+    return [means.outcome(column) for column in range(len(means.node))]
 
 
-def fixed_route(tree: RouteTree, node: int) -> Outcome:
+def fixed_route(
+    tree: RouteTree, node: int, ranking: Sequence[int] = (), allow_stop: bool = True
+) -> Outcome:
     """Take the route that ends at this node number on every query.
 
-    Raises:
-        InputError: some query does not offer it.
+    Args:
+        tree: the queries.
+        node: where the route ends.
+        ranking: which routes are taken where this one is not offered, see `FixedRoutes`.
+        allow_stop: whether these may end before L calls; the route itself may.
     """
-    means = RouteMeans(tree, allow_stop=True)
-    column = int(np.searchsorted(means.node, tree.layout.route[node]))
-    outcome = means.outcome(column)
-    if not is_plain(tree):
-        lacking = np.flatnonzero(~means.available[:, column])
-        if len(lacking):
-            raise InputError(
-                f"route {outcome.name} is not offered for {len(lacking):,} of {len(tree):,} "
-                f"queries, such as {tree.query_ids[lacking[0]]}; choose a route that all offer"
-            )
-    return outcome
+    means = FixedRoutes(tree, allow_stop, ranking)
+    if tree.layout.route[node] not in means.node:
+        means = FixedRoutes(tree, True, ranking)
+    return means.outcome(int(np.searchsorted(means.node, tree.layout.route[node])))
 
 
 def ending_probabilities(

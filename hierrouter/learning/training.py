@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter import __version__
-from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_shared_route
+from hierrouter.evaluation.bounds import REWARD_ROUNDING, rank_routes
 from hierrouter.evaluation.intervals import interval, queries_needed
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Actions,
     Floats,
-    LegalActions,
     Outcome,
     ending_probabilities,
     fixed_route,
     from_endings,
     greedy,
+    route_policy,
 )
 from hierrouter.learning.config import (
     ExactConfig,
@@ -328,6 +328,8 @@ class Constant:
         needed: queries with which a gain of `WORTHWHILE_GAIN` would show; 0 if both do the same.
         judged: queries on which the gain was measured; 0 in files of versions that did not count.
         alpha: at which the gain was measured; None if it is the router's own alpha.
+        others: the routes that are taken where a query does not offer this one, the best first, see
+            `hierrouter.evaluation.bounds.rank_routes`; empty if all queries offer it.
     """
 
     node: int
@@ -337,29 +339,18 @@ class Constant:
     needed: int
     judged: int = 0
     alpha: float | None = None
+    others: tuple[int, ...] = ()
 
     def policy(self, actions: Actions) -> Floats:
         """float64[S, A], one-hot: the route, and off it the first legal action."""
         return np.eye(actions.count)[self._choice(actions)]
 
     def policy_on(self, tree: RouteTree, actions: Actions) -> Floats:
-        """float64[queries, S, A], one-hot: the route by query.
-
-        Where a query does not offer the next call, the episode ends with the newest answer, or else
-        goes on with the first legal action.
-        """
-        legal = LegalActions.of(tree.with_layout(actions.layout), actions).table
-        choice = np.repeat(self._choice(actions)[None], len(tree), axis=0)
-        if len(legal) == len(tree) and tree.weight is not None:
-            candidates = [choice, np.where(choice < actions.calls, actions.model(choice), choice)]
-            if NEWEST in actions.layout.give_backs:
-                newest = actions.calls + actions.layout.give_backs.index(NEWEST)
-                candidates.append(np.full_like(choice, newest))
-            choice = legal.argmax(axis=2)
-            for candidate in reversed(candidates):
-                is_legal = np.take_along_axis(legal, candidate[:, :, None], axis=2)[:, :, 0]
-                choice = np.where(is_legal, candidate, choice)
-        return np.eye(actions.count)[choice]
+        """float64[queries, S, A], one-hot: the route by query, see `route_policy`."""
+        tree = tree.with_layout(actions.layout)
+        if tree.weight is not None:
+            return route_policy(tree, actions, (self.node, *self.others))
+        return np.repeat(self.policy(actions)[None], len(tree), axis=0)
 
     def _choice(self, actions: Actions) -> NDArray[np.int64]:
         """int64[S], the action at each state."""
@@ -390,6 +381,8 @@ class Constant:
         """The reason for the constant choice in a sentence, with the figures."""
         route = safe_text(actions.layout.name(self.node, models))
         message = f"nothing learnable here at alpha {alpha:g}: always {route}"
+        if self.others:
+            message = f"{message}, or the next best route where that is not offered"
         where = "" if self.alpha in (None, alpha) else f" at alpha {self.alpha:g}"
         if not self.needed and abs(self.gain) <= REWARD_ROUNDING:
             return f"{message}; the best router found does the same{where}"
@@ -438,8 +431,8 @@ class TrainedRouter:
         """The same router, with a constant choice in its place if it shows no gain.
 
         The gain is that over the best fixed route (one of fewer calls too, if the router may stop)
-        on the queries of `judging_fold`. It shows if its complete interval is above 0. If no fixed
-        route is offered for all queries, as in many logs, nothing can stand in its place.
+        on the queries of `judging_fold`. It shows if its complete interval is above 0. Where
+        queries do not offer that route, the constant takes others, see `rank_routes`.
 
         Args:
             tree: the tree it learned from; all folds, or all but the test fold.
@@ -448,10 +441,9 @@ class TrainedRouter:
             return self
         fold = self.judging_fold(tree)
         learned_from = self.constant_fold(tree)
-        node = best_shared_route(learned_from, self.alpha, self.objective.ends_early, fold)
-        if node is None:
-            return self
-        constant = fixed_route(fold, node)
+        ends_early = self.objective.ends_early
+        node, *others = rank_routes(learned_from, self.alpha, ends_early)
+        constant = fixed_route(fold, node, others, ends_early)
         gains = self.outcome(fold).reward(self.alpha) - constant.reward(self.alpha)
         low, high = interval(gains, rng=np.random.default_rng(0))
         if low > REWARD_ROUNDING and len(fold) > 1:
@@ -461,7 +453,10 @@ class TrainedRouter:
         if spread:
             needed = min(queries_needed(WORTHWHILE_GAIN, spread), MAX_QUERIES_NEEDED)
         return replace(
-            self, constant=Constant(node, float(gains.mean()), low, high, needed, len(fold))
+            self,
+            constant=Constant(
+                node, float(gains.mean()), low, high, needed, len(fold), others=tuple(others)
+            ),
         )
 
     @property

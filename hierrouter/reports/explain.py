@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,14 +16,17 @@ from rich.text import Text
 from rich.tree import Tree as RichTree
 
 from hierrouter.declarations.declaration import shown_name
-from hierrouter.evaluation.bounds import best_ending, best_nodes, cheapest_best, split_regret
+from hierrouter.evaluation.bounds import best_nodes, cheapest_best, rank_routes, split_regret
 from hierrouter.evaluation.outcome import (
+    Actions,
     Integers,
     MakeCall,
     draw_suffix,
     ending_probabilities,
+    endings_by_node,
     greedy,
     possible_ends,
+    route_policy,
 )
 from hierrouter.questions.query import find_query
 from hierrouter.questions.reading import NO_ANSWER
@@ -334,11 +336,10 @@ def explain_queries(
     selected = tree.select(np.array(rows, dtype=np.int64))
     stop = trained is not None and trained.objective.ends_early
     train = tree.split("train")
-    fixed = None
-    # With several draws a fixed route has no node of its own; with holes there is perhaps none.
+    fixed: list[int | None] = [None] * len(selected)
+    # With several draws a fixed route has no node of its own.
     if len(train) and tree.layout.draws == 1:
-        with suppress(InputError):
-            fixed = best_ending(train, alpha, stop, selected)
+        fixed = [*_fixed_ends(selected, stop, rank_routes(train, alpha, stop))]
     best = _best_draws(selected, alpha, stop).tolist()
     router_routes = _greedy_routes(selected, alpha, trained) if trained else None
     texts = load_texts(root, selected, pool)
@@ -354,11 +355,21 @@ def explain_queries(
             hops=selected.hops,
             nodes=_nodes(selected, row, alpha, texts[row]),
             best=best[row],
-            fixed=fixed,
+            fixed=fixed[row],
             router=router_routes[row] if router_routes else None,
         )
         for row in range(len(selected))
     ]
+
+
+def _fixed_ends(tree: RouteTree, stop: bool, ranking: Sequence[int]) -> list[int]:
+    """The node at which the best fixed route ends on each query, if each call has one draw."""
+    if tree.weight is None:
+        return [ranking[0]] * len(tree)
+    actions = Actions(tree.layout, stop)
+    endings = ending_probabilities(actions, route_policy(tree, actions, ranking), tree.weight)
+    ends: list[int] = endings_by_node(tree.layout, endings).argmax(axis=1).tolist()
+    return ends
 
 
 def _best_draws(tree: RouteTree, alpha: float, stop: bool) -> Integers:

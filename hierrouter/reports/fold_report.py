@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -305,15 +304,14 @@ def evaluate_policies(
     fold = objective.view(_fold(tree, split))
     train = tree.split("train")
     stop = objective.ends_early
+    ranking = bounds.rank_routes(train, alpha, stop) if len(train) else ()
     reference_outcomes = [
         *single_calls(fold),
-        *fixed_routes(fold, stop),
+        *fixed_routes(fold, stop, ranking),
         bounds.random_policy(fold, stop),
     ]
     if len(train):
-        # Queries that differ in what they offer have perhaps no route in common.
-        with suppress(InputError):
-            reference_outcomes.append(bounds.best_route_per_dataset(train, alpha, fold, stop))
+        reference_outcomes.append(bounds.best_route_per_dataset(train, alpha, fold, stop))
     reference_outcomes.append(bounds.oracle(fold, alpha, stop))
     require_distinct_names(policies, [ROUTER, *(outcome.name for outcome in reference_outcomes)])
     own = {
@@ -341,7 +339,7 @@ def _deferral_summary(
 
 
 def _route_notes(fold: RouteTree, allow_stop: bool) -> list[str]:
-    """Say how many fixed routes are left out, because some queries do not offer them."""
+    """Say how many fixed routes are not offered for all queries."""
     if is_plain(fold):
         return []
     means = RouteMeans(fold, allow_stop)
@@ -350,8 +348,8 @@ def _route_notes(fold: RouteTree, allow_stop: bool) -> list[str]:
     if not lacking:
         return []
     return [
-        f"{lacking:,} of {routes:,} fixed routes are not offered for all of these questions; they "
-        "are left out."
+        f"{lacking:,} of {routes:,} fixed routes are not offered for all of these questions; where "
+        "one is not, the next best one is taken."
     ]
 
 
@@ -588,11 +586,11 @@ def _add_luck(
     if split is None or router is None:
         return None
     fixed = None
+    ranking: tuple[int, ...] = ()
     if len(train):
-        # Queries that differ in what they offer have perhaps no route in common.
-        with suppress(InputError):
-            fixed = bounds.best_fixed_route(train, alpha, outcomes.fold, stop)
-    terms = bounds.luck_of_regret(outcomes.fold, alpha, router, fixed, stop)
+        ranking = bounds.rank_routes(train, alpha, stop)
+        fixed = bounds.best_fixed_route(train, alpha, outcomes.fold, stop)
+    terms = bounds.luck_of_regret(outcomes.fold, alpha, router, fixed, stop, ranking)
     if terms is not None:
         table.add_means("luck", terms, table.positions, policy=ROUTER)
     routes = [route for route in outcomes.bounds if route.kind == "route"]

@@ -191,6 +191,8 @@ def _constant_values(constant: Constant | None) -> dict[str, Any] | None:
     values = asdict(constant)
     if constant.alpha is None:  # files of versions that measured at each alpha have no such key
         del values["alpha"]
+    if not constant.others:  # all queries offer the route
+        del values["others"]
     return values
 
 
@@ -444,13 +446,13 @@ def _constant(values: dict[str, Any] | None, origin: Origin) -> Constant | None:
     """Make a constant choice from its JSON values; None stays None."""
     if values is None:
         return None
-    constant = Constant(**values)
-    counts = (constant.node, constant.needed, constant.judged)
+    constant = Constant(**{**values, "others": tuple(values.get("others", ()))})
+    counts = (constant.node, constant.needed, constant.judged, *constant.others)
     has_integers = all(isinstance(count, int) for count in counts)
     figures = (constant.gain, constant.low, constant.high, constant.alpha or 0.0)
     if (
         not has_integers
-        or not 0 < constant.node < origin.layout.nodes
+        or not all(0 < node < origin.layout.nodes for node in (constant.node, *constant.others))
         or not np.isfinite(figures).all()
     ):
         raise ValueError(f"no constant choice: {values}")

@@ -11,9 +11,9 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.evaluation.bounds import best_direct_call, best_shared_route, gap_closed, oracle
+from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, gap_closed, oracle
 from hierrouter.evaluation.intervals import Judge, Judgement, interval
-from hierrouter.evaluation.outcome import Actions, Outcome, fixed_route
+from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
 from hierrouter.learning.forward import NetworkGrid, sweep_rows
 from hierrouter.learning.sweep import Policy, TrainedSweep
@@ -67,27 +67,22 @@ class Performance:
         ends_early = trained.objective.ends_early
         choosing = trained.constant_fold(tree)
         reward = trained.outcome(fold).reward(alpha)
-        route = best_shared_route(choosing, alpha, ends_early, fold)
-        fixed = None if route is None else fixed_route(fold, route).reward(alpha)
+        fixed = best_fixed_route(choosing, alpha, fold, ends_early).reward(alpha)
         best = oracle(fold, alpha, ends_early).reward(alpha)
-        low = high = None
-        if fixed is not None:
-            low, high = interval(reward - fixed, rng=np.random.default_rng(0))
+        low, high = interval(reward - fixed, rng=np.random.default_rng(0))
         direct = best_direct_call(choosing, alpha, fold, references=True)
         direct_reward = None if direct is None else direct.reward(alpha)
         judgement: Judgement = "open"
         if direct_reward is not None:
             difference = reward - direct_reward
-            reference = direct_reward.mean()
-            if fixed is not None:
-                reference = max(fixed.mean(), reference)
+            reference = max(fixed.mean(), direct_reward.mean())
             gap = float(best.mean() - reference)
             ends = interval(difference, rng=np.random.default_rng(0))
             judgement = Judge(len(fold), max(gap, 0.0)).judge(float(difference.mean()), *ends)
         return cls(
             where=judged_in_words(trained, fold),
             reward=float(reward.mean()),
-            fixed=None if fixed is None else float(fixed.mean()),
+            fixed=float(fixed.mean()),
             oracle=float(best.mean()),
             low=low,
             high=high,

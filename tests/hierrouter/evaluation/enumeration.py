@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Actions
-from hierrouter_cache.layout import Layout
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import random_tree
 
@@ -144,6 +144,45 @@ def followed(
             return None
         ends += [(weight * share, end) for share, end in after]
     return ends
+
+
+def ends_by_plan(
+    tree: RouteTree, query: int, routes: Sequence[Path], stop: bool, path: Path = (), state: int = 0
+) -> list[tuple[float, int]]:
+    """The ends of the first route of several that is offered, step by step; then by chance."""
+    offered = offers(tree, query, state)
+    if not offered:
+        return [(1.0, state)]
+    judged = np.ones(tree.layout.nodes, bool) if tree.can_end is None else tree.can_end[query]
+    may_return = state > 0 and NEWEST in tree.layout.give_backs and bool(judged[state])
+
+    def may_stop(action: int) -> bool:
+        table = tree.layout.draws_of_calls[state, action]
+        goes_on = any(0 < child < tree.layout.inner for child in table)
+        return stop and goes_on and all(judged[n] for _, n in draws(tree, query, state, action))
+
+    def called(action: int, ends: bool) -> list[tuple[float, int]]:
+        result = []
+        for weight, child in draws(tree, query, state, action):
+            after = [(1.0, child)]
+            if not ends:
+                after = ends_by_plan(tree, query, routes, stop, (*path, action), child)
+            result += [(weight * share, end) for share, end in after]
+        return result
+
+    for route in routes:
+        if route[: len(path)] != path:
+            continue
+        if route == path:
+            if may_return:
+                return [(1.0, state)]
+        elif route[len(path)] in offered:
+            action = route[len(path)]
+            return called(action, len(route) == len(path) + 1 and may_stop(action))
+    steps = [called(action, False) for action in offered]
+    steps += [called(action, True) for action in offered if may_stop(action)]
+    steps += [[(1.0, state)]] * may_return
+    return [(share / len(steps), end) for step in steps for share, end in step]
 
 
 def node_cost(tree: RouteTree, query: int, state: int) -> float:

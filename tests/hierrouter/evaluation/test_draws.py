@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from hierrouter.evaluation.bounds import (
     luck_of_regret,
     oracle,
     random_policy,
+    rank_routes,
     split_oracle,
     split_plan_oracle,
     split_regret,
@@ -28,13 +30,14 @@ from hierrouter.evaluation.budget import RouteHull, optimum_at_mean_cost, policy
 from hierrouter.evaluation.intervals import percentile_interval, resampled_means
 from hierrouter.evaluation.outcome import (
     Actions,
+    FixedRoutes,
     LegalActions,
     RouteMeans,
     ending_probabilities,
-    fixed_route,
     fixed_routes,
     from_endings,
     policy_outcome,
+    route_policy,
 )
 from hierrouter.evaluation.policies import policy_table
 from hierrouter_cache.errors import InputError
@@ -44,6 +47,7 @@ from tests.hierrouter.evaluation.enumeration import (
     Path,
     alphas,
     draws,
+    ends_by_plan,
     followed,
     may_end,
     node_cost,
@@ -96,15 +100,10 @@ def test_a_fixed_route_is_the_mean_over_its_draws(
                     assert values[query, column] == pytest.approx(mean, abs=1e-12)
                 reward = sum(share * node_value(tree, query, end, alpha) for share, end in ends)
                 expected[query, path] = reward
-    everywhere = [p for p in names if all((q, p) in expected for q in range(len(tree)))]
-    assert len(fixed_routes(tree, stop)) == len(everywhere)
-    if not everywhere:
-        with pytest.raises(
-            InputError, match=r"^no fixed route: none is offered for all of \d+ quer"
-        ):
-            best_ending(tree, alpha, stop)
+    assert len(fixed_routes(tree, stop)) == len(names)
+    if not means.available.all():
         return
-    totals = {path: sum(expected[q, path] for q in range(len(tree))) for path in everywhere}
+    totals = {path: sum(expected[q, path] for q in range(len(tree))) for path in names}
     best = best_ending(tree, alpha, stop)
     assert totals[tree.layout.path(best)] == pytest.approx(max(totals.values()))
     assert best_fixed_route(tree, alpha, tree, stop).reward(alpha).sum() == pytest.approx(
@@ -115,6 +114,62 @@ def test_a_fixed_route_is_the_mean_over_its_draws(
     hull = RouteHull.of(tree, stop)
     assert totals[tree.layout.path(hull.best(alpha))] == pytest.approx(max(totals.values()))
     assert np.isfinite(policy_break_points(tree, stop)).all()
+
+
+def planned_rewards(tree: RouteTree, routes: list[Path], stop: bool, alpha: float) -> list[float]:
+    """R of the first of some routes that is offered, by query."""
+    return [
+        sum(
+            share * node_value(tree, query, end, alpha)
+            for share, end in ends_by_plan(tree, query, routes, stop)
+        )
+        for query in range(len(tree))
+    ]
+
+
+@unhurried
+@given(ragged_trees(max_nodes=16), st.booleans(), st.booleans(), seeds, alphas)
+def test_where_a_route_is_not_offered_others_are_taken(
+    tree: RouteTree, stop: bool, newest: bool, seed: int, alpha: float
+) -> None:
+    if newest:
+        tree = tree.with_layout(tree.layout.with_give_backs((NEWEST,)))
+    chance = FixedRoutes(tree, stop)
+    assume(not chance.is_complete)
+    paths = {int(node): tree.layout.path(int(node)) for node in chance.node}
+    ranking = np.random.default_rng(seed).permutation(chance.node).tolist()
+    ranked = FixedRoutes(tree, stop, ranking)
+    actions = Actions(tree.layout, stop)
+    by_plan = {}
+    for column, node in enumerate(chance.node.tolist()):
+        alone = planned_rewards(tree, [paths[node]], stop, alpha)
+        np.testing.assert_allclose(chance.reward(alpha)[:, column], alone, atol=1e-9)
+        routes = [paths[node], *(paths[other] for other in ranking)]
+        planned = planned_rewards(tree, routes, stop, alpha)
+        np.testing.assert_allclose(ranked.reward(alpha)[:, column], planned, atol=1e-9)
+        table = route_policy(tree, actions, [node, *ranking])
+        outcome = policy_outcome(tree, actions, table, "x", "route")
+        np.testing.assert_allclose(outcome.reward(alpha), planned, atol=1e-9)
+        by_plan[node] = sum(alone)
+    # The ranking is that of the means; the best route is the best one that goes on by it.
+    best, *others = rank_routes(tree, alpha, stop)
+    assert sorted([best, *others]) == sorted(by_plan)
+    rewards = [by_plan[node] for node in others]
+    assert all(one >= other - 1e-9 for one, other in pairwise(rewards))
+    values = [
+        sum(planned_rewards(tree, [path, *(paths[n] for n in (best, *others))], stop, alpha))
+        for path in paths.values()
+    ]
+    fixed = best_fixed_route(tree, alpha, tree, stop).reward(alpha)
+    assert fixed.sum() == pytest.approx(
+        sum(planned_rewards(tree, [paths[best], *(paths[n] for n in others)], stop, alpha))
+    )
+    if best == max(by_plan, key=lambda node: by_plan[node]):
+        assert fixed.sum() == pytest.approx(max(values))
+    per_dataset = best_route_per_dataset(tree, alpha, tree, stop).reward(alpha)
+    assert (per_dataset <= best_ahead(tree, alpha, stop)[:, 0] + 1e-9).all()
+    assert np.isfinite(policy_break_points(tree, stop)).all()
+    assert RouteHull.of(tree, stop).best(alpha) in paths
 
 
 @unhurried
@@ -289,22 +344,21 @@ def test_regret_and_decisions_go_over_draws_and_holes(
     assert len(query) == len(probability)
 
 
-def test_a_route_that_some_queries_lack_is_named() -> None:
+def test_a_route_that_some_queries_lack_is_replaced_there() -> None:
     layout = Layout.full(2, 1)
     tree = random_tree(layout, 3, 0)
     weight = np.ones(tree.score.shape)
     weight[2, 1] = 0
     tree = replace(tree, weight=weight)
-    assert [route.name for route in fixed_routes(tree)] == [">model-1"]
-    message = (
-        "route >model-0 is not offered for 1 of 3 queries, such as q2; choose a route that all "
-        "offer"
-    )
-    with pytest.raises(InputError, match=f"^{message}$"):
-        fixed_route(tree, 1)
+    tree = replace(tree, score=np.array([[0, 1, 0], [0, 1, 0], [0, 0, 1.0]]))
+    first, second = fixed_routes(tree)
+    assert [first.name, second.name] == [">model-0", ">model-1"]
+    assert first.quality.tolist() == [1, 1, 1]  # the other call, where this one is not offered
+    assert second.quality.tolist() == [0, 0, 1]
+    assert rank_routes(tree, 0.0) == (1, 2)
+    best = best_fixed_route(tree, 0.0, tree)
+    assert best.quality.tolist() == [1, 1, 1]
     assert set(ladder(tree, 0.1, tree)) >= {"random", "best fixed route", "tree oracle"}
-    weight[1, 2] = 0
-    assert "best fixed route" not in ladder(replace(tree, weight=weight), 0.1, tree)
 
 
 def per_query_mean(values: np.ndarray) -> tuple[float, float]:
