@@ -17,6 +17,12 @@ Number = TypeVar("Number", int, NDArray[np.int64])
 SEPARATOR = ">"
 NOT_OFFERED = -1  # in tables of children: no such action at this state
 NEWEST = 0  # in `Layout.give_backs`: the newest answer, whatever its number is
+# The most that a layout from a file may have; pools and imports have limits of their own below.
+MAX_NODES = 100_000
+MAX_DEPTH = 64  # calls of a route
+# Numbers of an array by query and node, or by state, action and query (or draw). An opened log
+# takes 220 bytes for each node of a query, so 4 GB at most.
+MAX_CELLS = 20_000_000
 
 
 def route_name(models: Sequence[str]) -> str:
@@ -481,16 +487,44 @@ class Layout:
     def from_object(cls, values: Mapping[str, Any]) -> Layout:
         """Return the layout that `as_object` describes.
 
+        Others may have written the values: nothing is computed of them before they are checked.
+
         Raises:
-            ValueError, TypeError, KeyError: it describes none.
+            ValueError, TypeError, KeyError: it describes none, or one that is too large.
         """
         give_backs = tuple(values.get("give_backs", ()))
+        is_known = all(type(answer) is int and 0 <= answer <= MAX_DEPTH for answer in give_backs)
+        if not is_known or len(set(give_backs)) < len(give_backs):
+            raise ValueError("give_backs are no numbers of answers")
         if "hops" in values:
-            return cls.full(values["models"], values["hops"]).with_give_backs(give_backs)
-        parent, action, draw = (
-            np.array(values[name], np.int64) for name in ("parent", "action", "draw")
+            models = values["models"]
+            hops = values["hops"]
+            if type(models) is not int or type(hops) is not int or not 0 < hops <= MAX_DEPTH:
+                raise ValueError("no number of models or hops")
+            if not 0 < models <= MAX_NODES or models**hops > MAX_NODES:
+                raise ValueError(f"more than {MAX_NODES:,} nodes")
+            return cls.full(models, hops).with_give_backs(give_backs)
+        actions = values["actions"]
+        parent = _stored_numbers(values["parent"])
+        action = _stored_numbers(values["action"])
+        draw = _stored_numbers(values["draw"])
+        nodes = len(parent)
+        is_sound = (
+            type(actions) is int
+            and len(action) == len(draw) == nodes
+            and (int(parent[0]), int(action[0]), int(draw[0])) == (-1, -1, 0)
+            and all(_is_within(column[1:], nodes) for column in (parent, draw))
+            and _is_within(action[1:], actions)
         )
-        return cls(values["actions"], parent, action, draw, give_backs)
+        if not is_sound:
+            raise ValueError("the nodes of a layout are no numbers of nodes, actions and draws")
+        fault = size_fault(1, nodes, int(parent.max()) + 1, actions, int(draw.max()) + 1)
+        if fault:
+            raise ValueError(fault)
+        layout = cls(actions, parent, action, draw, give_backs)
+        if layout.hops > MAX_DEPTH:
+            raise ValueError(f"a route of more than {MAX_DEPTH} calls")
+        return layout
 
     # Levels and endings.
 
@@ -612,6 +646,51 @@ class Layout:
     def without_give_backs(self) -> Layout:
         """The layout with actions that call only."""
         return self.with_give_backs(()) if self.give_backs else self
+
+
+def size_fault(queries: int, nodes: int, inner: int, actions: int, draws: int) -> str | None:
+    """Say what makes a layout too large for arrays; None if it is not.
+
+    Args:
+        queries: number of queries that have the layout.
+        nodes: number of nodes.
+        inner: number of inner nodes.
+        actions: number of actions that call.
+        draws: the most draws of a call.
+
+    Returns:
+        What there is, and how much there may be.
+    """
+    if nodes > MAX_NODES:
+        return f"{nodes:,} nodes, at most {MAX_NODES:,}"
+    if queries * nodes > MAX_CELLS:
+        return f"{queries:,} queries times {nodes:,} nodes, at most {MAX_CELLS:,}"
+    largest = max(queries, draws)
+    if inner * actions * largest > MAX_CELLS:
+        name = "queries" if queries >= draws else "draws"
+        return (
+            f"{inner:,} inner nodes times {actions:,} actions times {largest:,} {name}, "
+            f"at most {MAX_CELLS:,}"
+        )
+    return None
+
+
+def _stored_numbers(values: Any) -> Integers:
+    """Return int64[n], n > 0, of a list of a file.
+
+    Raises:
+        ValueError, TypeError: it is no such list, or too long.
+    """
+    if not isinstance(values, list) or not 0 < len(values) <= MAX_NODES:
+        raise ValueError(f"no list of at most {MAX_NODES:,} numbers")
+    if not all(type(value) is int and -1 <= value <= MAX_NODES for value in values):
+        raise ValueError("numbers of nodes, actions and draws are small integers")
+    return np.array(values, np.int64)
+
+
+def _is_within(numbers: Integers, end: int) -> bool:
+    """Whether all numbers are from 0 to below `end`."""
+    return not len(numbers) or (int(numbers.min()) >= 0 and int(numbers.max()) < end)
 
 
 @lru_cache(maxsize=32)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.keys import digest, draw_step, text_digest
-from hierrouter_cache.layout import NEWEST, Layout
+from hierrouter_cache.layout import MAX_NODES, NEWEST, Layout, size_fault
 from hierrouter_cache.reader import FIRST_ROW_ORDER, CacheReader, first_match
 from hierrouter_cache.tree import DirectCalls, Rate, RouteTree, StatePart, rate_table
 
@@ -20,6 +20,7 @@ NO_ROW = -1  # row number of a call that is not in the cache
 # Any odd number. It makes (call, references) and (references, call) different.
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 MAX_MODELS_IN_MESSAGE = 4
+FEW_STEPS = 64  # a search for each of so many is faster than sorting all calls
 # Of a call: its own seconds, else its share of those of the calls that were stored with it; whether
 # it is the latter; and the tokens that may have prices of their own.
 MEASURE_COLUMNS = (
@@ -306,17 +307,18 @@ class _CallTable:
             f"WHERE step IN ({placeholders})",
             steps,
         )
-        step_of_call = columns.pop("step")
-        rows = {}
-        decided = {}
-        for step, step_hash in zip(steps, reader.hashes(steps), strict=True):
-            rows[step] = np.flatnonzero(step_of_call == step_hash)
-            is_of_step = decisions["step"] == step_hash
-            decided[step] = {
-                to_be_made: decisions["context"][is_of_step & (decisions["made"] == to_be_made)]
-                for to_be_made in (False, True)
-            }
-        return cls(**columns, rows=rows, decided=decided)
+        hashes = reader.hashes(steps)
+        rows = _positions(columns.pop("step"), hashes)
+        decided = []
+        for positions in _positions(decisions["step"], hashes):
+            context = decisions["context"][positions]
+            made = decisions["made"][positions]
+            decided.append({is_made: context[made == is_made] for is_made in (False, True)})
+        return cls(
+            **columns,
+            rows=dict(zip(steps, rows, strict=True)),
+            decided=dict(zip(steps, decided, strict=True)),
+        )
 
     def rows_of(self, step: str, context: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the row of the call of a step on each context.
@@ -381,6 +383,17 @@ class _CallTable:
         )
 
 
+def _positions(values: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> list[NDArray[np.int64]]:
+    """Return for each wanted value the positions at which it stands, in rising order."""
+    if len(wanted) <= FEW_STEPS:
+        return [np.flatnonzero(values == value) for value in wanted]
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.searchsorted(ordered, wanted, side="left")
+    ends = np.searchsorted(ordered, wanted, side="right")
+    return [order[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
 def _find_tree(table: _CallTable, spec: TreeSpec, roots: NDArray[np.uint64]) -> Nodes:
     """Find the calls of the trees, level by level.
 
@@ -429,6 +442,7 @@ def stored_layout(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> T
 
     Raises:
         IncompleteTree: the queries have no call.
+        CacheError: the layout is too large, as none is that an import has written.
     """
     calls_after = _stored_calls(reader, spec)
     contexts = reader.queries(keys, ("context",))["context"].to_pylist()
@@ -442,6 +456,8 @@ def stored_layout(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> T
             for context in node_contexts:
                 for action, draw, outcome in calls_after[hop].get(context, ()):
                     following.setdefault((node, action, draw), []).append(outcome)
+        if len(parent) + len(following) > MAX_NODES:
+            raise _too_large(reader, f"more than {MAX_NODES:,} nodes")
         level = {}
         for (node, action, draw), outcomes in following.items():
             level[len(parent)] = outcomes
@@ -450,6 +466,10 @@ def stored_layout(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> T
             draws.append(draw)
     if len(parent) == 1:
         raise IncompleteTree(f"no call of these models is there: {reader.root}; import the log")
+    inner = len(set(parent)) - 1
+    fault = size_fault(len(keys), len(parent), inner, len(spec.models), max(draws) + 1)
+    if fault:
+        raise _too_large(reader, fault)
     layout, _ = Layout.sorted(
         len(spec.models),
         np.array(parent, np.int64),
@@ -457,6 +477,13 @@ def stored_layout(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> T
         np.array(draws, np.int64),
     )
     return replace(spec, layout=layout)
+
+
+def _too_large(reader: CacheReader, fault: str) -> CacheError:
+    return CacheError(
+        f"the routes in the cache are too many: {reader.root}: {fault}; open fewer queries "
+        "(--limit, --datasets), or import the log again"
+    )
 
 
 def _stored_calls(
@@ -468,19 +495,22 @@ def _stored_calls(
     for steps in spec.steps:
         if steps in by_steps:
             continue
-        calls: dict[str, list[tuple[int, int, str]]] = {}
+        action_and_draw: dict[str, tuple[int, int]] = {}
         for action, step in enumerate(steps):
             draw = 0
             # The draws of a call are numbered without gaps.
             while draw_step(step, draw) in stored_steps:
-                rows = reader.sql(
-                    "SELECT context, first(outcome ORDER BY " + FIRST_ROW_ORDER + ") AS outcome "
-                    "FROM calls_rows WHERE step = $1 GROUP BY context",
-                    [draw_step(step, draw)],
-                ).to_pydict()
-                for context, outcome in zip(rows["context"], rows["outcome"], strict=True):
-                    calls.setdefault(context, []).append((action, draw, outcome))
+                action_and_draw[draw_step(step, draw)] = (action, draw)
                 draw += 1
+        rows = reader.sql(
+            "SELECT step, context, first(outcome ORDER BY " + FIRST_ROW_ORDER + ") AS outcome "
+            "FROM calls_rows WHERE step IN (SELECT unnest($1::VARCHAR[])) GROUP BY step, context",
+            [list(action_and_draw)],
+        ).to_pydict()
+        calls: dict[str, list[tuple[int, int, str]]] = {}
+        columns = zip(rows["step"], rows["context"], rows["outcome"], strict=True)
+        for step, context, outcome in columns:
+            calls.setdefault(context, []).append((*action_and_draw[step], outcome))
         by_steps[steps] = calls
     return [by_steps[steps] for steps in spec.steps]
 

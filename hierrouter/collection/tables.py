@@ -25,7 +25,7 @@ from hierrouter.questions.scoring import with_final_answer
 from hierrouter.questions.sources import tests_of
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import sound_text
-from hierrouter_cache.layout import SEPARATOR
+from hierrouter_cache.layout import MAX_CELLS, MAX_NODES, SEPARATOR, size_fault
 from hierrouter_cache.tree import SPLITS
 
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
@@ -226,8 +226,8 @@ def _queries_of(answers: Iterable[Answer], seed: int) -> tuple[Query, ...]:
 LOG_COLUMNS = ("query_id", "question", "action", "response", "node", "parent")
 # Other names of columns that logs have.
 LOG_NAMES = {"query_id": "task_id", "response": "text", "action": "model"}
-MAX_LOG_ROUTES = 100_000  # distinct routes; every query has a column for each of them
-MAX_LOG_CELLS = 200_000_000  # queries times routes
+MAX_LOG_ROWS = 1_000_000  # of a log; they take 2.6 GB of memory
+MAX_ACTION_NAME = 200  # characters
 
 
 def log_step(action: str, draw: int) -> str:
@@ -242,8 +242,9 @@ def is_log(path: Path) -> bool:
         InputError: the file is not readable, or has no rows.
     """
     names = next(read_rows(path)).values.keys()
-    has_actions = "action" in names and ("path" in names or "parent" in names)
-    return has_actions or {"node", "parent"} <= set(names)
+    # The first row of a JSONL file may leave out what it follows; other tables have models.
+    follows = names & {"path", "parent", "node"} or "model" not in names
+    return ("action" in names and bool(follows)) or {"node", "parent"} <= names
 
 
 def names_paths(path: Path) -> bool:
@@ -286,12 +287,15 @@ def gather_log(path: Path, seed: int) -> Answers:
     Raises:
         InputError: a bad row, or routes that are no trees.
     """
-    rows = list(read_rows(path))
+    rows = _read_log(path)
     actions = _log_actions(rows)
-    parents = _parents_by_node(rows) if "node" in rows[0].values else None
+    parents = _parents_by_node(rows) if _has(rows, "node") else None
+    if parents is None and _has(rows, "parent") and not _has(rows, "path"):
+        raise InputError(f"column node is missing: {rows[0].where}; parent names nodes")
+    has_draws = _has(rows, "draw")
     first: dict[tuple[str, str], Answer] = {}
     log: list[_LogRow] = []
-    numbers: dict[tuple[str, str, Route], dict[int | None, int]] = {}
+    numbers: dict[tuple[str, str, Route], dict[int | tuple[int, str], int]] = {}
     order: Sequence[int] = range(len(rows))
     if parents is None:
         order = sorted(order, key=lambda number: len(_actions_before(rows[number])))
@@ -299,7 +303,7 @@ def gather_log(path: Path, seed: int) -> Answers:
     for number in order:
         row = rows[number]
         query = _log_query(row, path.stem)
-        draw = _log_draw(row)
+        draw = _log_draw(row) if has_draws else None
         if parents is None:
             parent = _parent_by_path(row, query, draw, numbers)
         else:
@@ -307,6 +311,8 @@ def gather_log(path: Path, seed: int) -> Answers:
         before: Route = () if parent < 0 else log[parent].answer.path
         if len(before) >= MAX_HOPS:
             raise InputError(f"route of more than {MAX_HOPS} calls: {row.where}; shorten the log")
+        if parents is not None and "path" in row.values:
+            _require_path(row, before, actions[number])
         answer = _log_answer(row, query, (*before, actions[number]))
         earlier = first.setdefault((query.dataset, query.id), answer)
         if query != earlier.query:
@@ -322,12 +328,81 @@ def gather_log(path: Path, seed: int) -> Answers:
         position[number] = len(log)
         if parents is None:
             places = numbers.setdefault((query.dataset, query.id, answer.path), {})
-            places[draw if draw is not None or not places else -len(places)] = len(log)
+            # Equal responses without numbers are one node.
+            places.setdefault((parent, answer.response) if draw is None else draw, len(log))
         runs = row.count("runs", 1)
         if not runs:
             raise InputError(f"runs must be at least 1: {row.where}; leave the row out")
         log.append(_LogRow(answer, actions[number], parent, runs, _verdicts(row, runs), draw))
     return _answers_of_log(log, tuple(dict.fromkeys(actions)), first, seed)
+
+
+def _read_log(path: Path) -> list[Row]:
+    """The rows of a log; one that is too large is refused before it is in memory.
+
+    Raises:
+        InputError: it has too many rows or routes, or a row is bad.
+    """
+    rows: list[Row] = []
+    count: _RouteCount | None = None
+    for row in read_rows(path):
+        rows.append(row)
+        if len(rows) <= MAX_NODES:  # as many routes may be there
+            continue
+        if len(rows) > MAX_LOG_ROWS:
+            raise InputError(f"more than {MAX_LOG_ROWS:,} rows: {row.where}; import fewer")
+        if count is None:
+            count = _RouteCount()
+            for earlier in rows[:-1]:
+                count.add(earlier)
+        count.add(row)
+    return rows
+
+
+class _RouteCount:
+    """Counts the least number of routes that the layout of a log has."""
+
+    def __init__(self) -> None:
+        self._routes: dict[Any, int] = {}  # by the number of the parent's route, and the action
+        # By node: the number of its route, and what tells it from other nodes of the query.
+        self._nodes: dict[str, tuple[int, int]] = {}
+        self._nodes_of_query: dict[tuple[str, str], set[int]] = {}
+
+    def add(self, row: Row) -> None:
+        """Count a row.
+
+        Raises:
+            InputError: there are too many routes, or the row is bad.
+        """
+        action = row.label(_log_value(row, "action"))
+        query = (str(row.values.get("dataset")), row.label(_log_value(row, "query_id")))
+        has_nodes = "node" in row.values
+        parent = (-1, 0)
+        if not has_nodes:
+            before = _actions_before(row)
+            parent = (self._routes.setdefault(before, len(self._routes)) if before else -1, 0)
+            key: Any = (*before, action)
+        else:
+            if row.values.get("parent") not in (None, ""):
+                parent = self._nodes.get(row.label("parent"), parent)
+            key = (parent[0], action)
+        route = self._routes.setdefault(key, len(self._routes))
+        node = hash((parent, action, row.values.get(_log_value(row, "response"))))
+        if has_nodes:
+            self._nodes[row.label("node")] = (route, node)
+        nodes = self._nodes_of_query.setdefault(query, set())
+        nodes.add(node)
+        least = max(len(self._routes), len(nodes))
+        if least > MAX_NODES or least * len(self._nodes_of_query) > MAX_CELLS:
+            raise InputError(
+                f"{least:,} distinct routes of {len(self._nodes_of_query):,} queries already: "
+                f"{row.where}; at most {MAX_NODES:,}, and {MAX_CELLS:,} times queries: import fewer"
+            )
+
+
+def _has(rows: Sequence[Row], column: str) -> bool:
+    """Whether a log has a column; in a JSONL file some rows may leave it out."""
+    return any(column in row.values for row in rows)
 
 
 def _log_value(row: Row, name: str) -> str:
@@ -343,18 +418,20 @@ def _log_value(row: Row, name: str) -> str:
 def _log_actions(rows: Sequence[Row]) -> list[str]:
     """The action of each row: its name, or that of its model, perhaps with a role."""
     column = _log_value(rows[0], "action")
-    names = [row.label(column) for row in rows]
-    if column == "action" and "model" in rows[0].values:
-        models: dict[str, tuple[str, Row]] = {}
-        for name, row in zip(names, rows, strict=True):
-            model = row.label("model", "") if row.values.get("model") is not None else ""
-            earlier, where = models.setdefault(name, (model, row))
-            if earlier != model:
-                raise InputError(
-                    f"action {name} has two models, {earlier} and {model}: {where.where} and "
-                    f"{row.where}; give each its own action"
-                )
-    elif "role" in rows[0].values:
+    names = [row.label(column).strip() for row in rows]
+    for name, row in zip(names, rows, strict=True):
+        if "\0" in name or SEPARATOR in name:
+            raise InputError(f"an action's name must not have {SEPARATOR}: {row.where}; rename it")
+        if len(name) > MAX_ACTION_NAME:
+            raise InputError(
+                f"an action's name has {len(name):,} characters, at most {MAX_ACTION_NAME}: "
+                f"{row.where}; shorten it"
+            )
+    if column == "action":
+        for other in ("model", "role"):
+            if _has(rows, other):
+                _require_one(other, names, rows)
+    elif _has(rows, "role"):
         roles: dict[str, set[str]] = {}
         for name, row in zip(names, rows, strict=True):
             roles.setdefault(name, set()).add(row.label("role", "-"))
@@ -362,10 +439,32 @@ def _log_actions(rows: Sequence[Row]) -> list[str]:
             f"{row.label('role', '-')}@{name}" if len(roles[name]) > 1 else name
             for name, row in zip(names, rows, strict=True)
         ]
-    for name, row in zip(names, rows, strict=True):
-        if "\0" in name or SEPARATOR in name:
-            raise InputError(f"an action's name must not have {SEPARATOR}: {row.where}; rename it")
+        for name, row in zip(names, rows, strict=True):
+            if SEPARATOR in name:
+                raise InputError(f"a role must not have {SEPARATOR}: {row.where}; rename it")
     return names
+
+
+def _require_one(column: str, names: Sequence[str], rows: Sequence[Row]) -> None:
+    """Require that each action has one model, or one role.
+
+    Args:
+        column: "model" or "role".
+        names: of the action of each row.
+        rows: of the log.
+
+    Raises:
+        InputError: an action has two.
+    """
+    values: dict[str, tuple[str, Row]] = {}
+    for name, row in zip(names, rows, strict=True):
+        value = row.label(column, "") if row.values.get(column) is not None else ""
+        earlier, where = values.setdefault(name, (value, row))
+        if earlier != value:
+            raise InputError(
+                f"action {name:.60} has two {column}s, {earlier or 'none':.60} and "
+                f"{value or 'none':.60}: {where.where} and {row.where}; give each its own action"
+            )
 
 
 def _parents_by_node(rows: Sequence[Row]) -> list[int]:
@@ -375,14 +474,17 @@ def _parents_by_node(rows: Sequence[Row]) -> list[int]:
         node = row.label("node")
         if node in numbers:
             raise InputError(
-                f"node {node} stands twice: {rows[numbers[node]].where} and {row.where}; rename one"
+                f"node {node:.60} stands twice: {rows[numbers[node]].where} and {row.where}; "
+                "rename one"
             )
         numbers[node] = number
     parents = []
     for row in rows:
         name = None if row.values.get("parent") in (None, "") else row.label("parent")
         if name is not None and name not in numbers:
-            raise InputError(f"parent {name} is missing: {row.where}; add its row, or correct it")
+            raise InputError(
+                f"parent {name:.60} is missing: {row.where}; add its row, or correct it"
+            )
         parents.append(-1 if name is None else numbers[name])
     for number, parent in enumerate(parents):
         if parent < number:
@@ -392,7 +494,7 @@ def _parents_by_node(rows: Sequence[Row]) -> list[int]:
                 f"a node follows itself, a cycle: {rows[number].where}; correct parent"
             )
         raise InputError(
-            f"parent {rows[number].label('parent')} comes later: {rows[number].where} and "
+            f"parent {rows[number].label('parent'):.60} comes later: {rows[number].where} and "
             f"{rows[parent].where}; put parents first"
         )
     return parents
@@ -418,11 +520,25 @@ def _actions_before(row: Row) -> Route:
     return tuple(name.strip() for name in names)
 
 
+def _require_path(row: Row, before: Route, action: str) -> None:
+    """Require that the path of a row with a parent, if it has one, is that of the parent.
+
+    Raises:
+        InputError: it is another one.
+    """
+    path = _actions_before(row)
+    if row.values.get("path") is not None and path not in (before, (*before, action)):
+        raise InputError(
+            f"path {SEPARATOR.join(path) or 'of no action':.60} contradicts parent, which follows "
+            f"{SEPARATOR.join(before) or 'no action':.60}: {row.where}; leave one column out"
+        )
+
+
 def _parent_by_path(
     row: Row,
     query: Query,
     draw: int | None,
-    numbers: Mapping[tuple[str, str, Route], Mapping[int | None, int]],
+    numbers: Mapping[tuple[str, str, Route], Mapping[int | tuple[int, str], int]],
 ) -> int:
     """The position of the row that a row with a path follows: one of its draw, or the only one."""
     before = _actions_before(row)
@@ -431,16 +547,17 @@ def _parent_by_path(
     draws = numbers.get((query.dataset, query.id, before), {})
     if not draws:
         raise InputError(
-            f"nothing leads to path {SEPARATOR.join(before)} of query {query.id}: {row.where}; "
+            f"nothing leads to path {SEPARATOR.join(before):.60} of query {query.id:.60}: "
+            f"{row.where}; "
             "add the row of its last action"
         )
-    if draw in draws:
+    if draw is not None and draw in draws:
         return draws[draw]
     if len(draws) == 1:
         return next(iter(draws.values()))
     raise InputError(
-        f"{len(draws)} draws of path {SEPARATOR.join(before)} of query {query.id}, and it is not "
-        f"clear which one this row follows: {row.where}; number them in a column draw"
+        f"{len(draws)} draws of path {SEPARATOR.join(before):.60} of query {query.id:.60}, and it "
+        f"is not clear which one this row follows: {row.where}; number them in a column draw"
     )
 
 
@@ -459,10 +576,8 @@ def _log_query(row: Row, dataset: str) -> Query:
     )
 
 
-def _log_draw(row: Row) -> int | None:
-    if "draw" not in row.values:
-        return None
-    if row.values["draw"] is None:
+def _log_draw(row: Row) -> int:
+    if row.values.get("draw") is None:
         raise InputError(f"a draw without a number: {row.where}; number it from 0")
     return row.count("draw")
 
@@ -477,7 +592,7 @@ def _log_answer(row: Row, query: Query, path: Route) -> Answer:
         response=row.text(_log_value(row, "response")),
         tokens_in=row.count("tokens_in", bill.tokens_in or 0),
         tokens_out=row.count("tokens_out", bill.tokens_out or 0),
-        latency_s=row.number("latency_s"),
+        latency_s=row.seconds("latency_s"),
         bill=bill,
     )
 
@@ -531,18 +646,18 @@ def _answers_of_log(
         name = (answer.query.dataset, answer.query.id)
         by_query[name][route] = answer
         runs_by_query[name][route] = node.runs
-    distinct = len(set(routes))
-    if distinct > MAX_LOG_ROUTES or distinct * len(first) > MAX_LOG_CELLS:
-        raise InputError(
-            f"{distinct:,} distinct routes of {len(first):,} queries; at most {MAX_LOG_ROUTES:,} "
-            f"routes, and {MAX_LOG_CELLS:,} times queries: import fewer rows"
-        )
+    distinct = set(routes)
+    inner = len({route[:-1] for route in distinct})
+    draws = 1 + max(node.draw or 0 for node in nodes)
+    fault = size_fault(len(first), len(distinct), inner, len(actions), draws)
+    if fault:
+        raise InputError(f"the log is too large: {fault}; import fewer rows")
     return Answers(
         _queries_of(first.values(), seed),
         tuple(actions),
         tuple(by_query.values()),
         repeated_rows=0,
-        draws=1 + max(node.draw or 0 for node in nodes),
+        draws=draws,
         runs=tuple(runs_by_query.values()),
     )
 
@@ -558,11 +673,14 @@ def _number_draws(nodes: Sequence[_LogRow]) -> None:
         siblings.setdefault((query.dataset, query.id, node.parent, node.action), []).append(node)
     for draws in siblings.values():
         has_numbers = all(node.draw is not None for node in draws)
-        if has_numbers and len({node.draw for node in draws}) < len(draws):
-            raise InputError(
-                f"two responses of one draw of {draws[0].action}: {draws[0].answer.where} and "
-                f"{draws[1].answer.where}; number them"
-            )
+        numbered: dict[int | None, _LogRow] = {}
+        for node in draws if has_numbers else ():
+            other = numbered.setdefault(node.draw, node)
+            if other is not node:
+                raise InputError(
+                    f"two responses of draw {node.draw} of {node.action:.60}: "
+                    f"{other.answer.where} and {node.answer.where}; number them"
+                )
         draws.sort(
             key=lambda node: node.draw if has_numbers and node.draw is not None else -node.runs
         )
@@ -742,7 +860,7 @@ def _answer(row: Row, dataset: str, first_hop: int) -> Answer:
         response=row.text("response"),
         tokens_in=row.count("tokens_in", bill.tokens_in),
         tokens_out=row.count("tokens_out", bill.tokens_out),
-        latency_s=row.number("latency_s"),
+        latency_s=row.seconds("latency_s"),
         score=row.share("score"),
         ended=row.flag("ended"),
         draw=row.draw(),
@@ -831,6 +949,15 @@ class Row:
         if not math.isfinite(number):
             raise InputError(f"{name} must be a finite number, got {value!r:.40}: {self.where}")
         return number
+
+    def seconds(self, name: str) -> float | None:
+        """A finite number from 0 on; None if the cell is empty."""
+        value = self.number(name)
+        if value is not None and value < 0:
+            raise InputError(
+                f"{name} must not be negative, got {value:g}: {self.where}; leave it empty"
+            )
+        return value
 
     def bill(self) -> Bill:
         """The cost, and the usage object of a server, which may be written as JSON.

@@ -325,6 +325,56 @@ def torn_table(place: Place) -> None:
     file.write_bytes(file.read_bytes()[:-20])
 
 
+# A log: rows that say which row they follow.
+
+
+def log(place: Place, *rows: dict[str, Any]) -> None:
+    """A log of one question as log.jsonl; each row is sound but for what is changed in it."""
+    sound = {"query_id": "q0", "question": "What is 1+1?", "action": "solve", "response": "2"}
+    write(place, "log.jsonl", "".join(json.dumps({**sound, **row}) + "\n" for row in rows))
+
+
+def long_log(place: Place, is_action: bool = False) -> None:
+    """Two rows of one node; its name, or that of its action, has a megabyte."""
+    if is_action:
+        log(place, {"node": "a", "action": "x" * 1_000_000})
+        return
+    name = "\x1b[2J" + "x" * 1_000_000
+    log(place, {"node": name}, {"node": name})
+
+
+def deep_log(place: Place, calls: int) -> None:
+    """A log of one route."""
+    rows: list[dict[str, Any]] = [{"node": "0"}]
+    rows += [{"node": str(number), "parent": str(number - 1)} for number in range(1, calls)]
+    log(place, *rows)
+
+
+def log_of_own_actions(place: Place, rows: int) -> None:
+    """A log of one question in which each row has another action, and half of them a parent."""
+    first = [{"node": f"{number}", "action": f"a{number}"} for number in range(rows // 2)]
+    second = [
+        {"node": f"{number}b", "parent": f"{number}", "action": f"b{number}"}
+        for number in range(rows // 2)
+    ]
+    log(place, *first, *second)
+
+
+def large_log(place: Place, rows: int, draws: bool) -> None:
+    """A log of one question in which each row is a draw of one call, or a route of its own."""
+    numbers = [str(number) for number in range(rows)]
+    columns = {
+        "query_id": ["q0"] * rows,
+        "question": ["What is 1+1?"] * rows,
+        "node": numbers,
+        "parent": [None] * rows,
+        "action": ["solve"] * rows if draws else numbers,
+        "response": numbers,
+        "score": [1.0] * rows,
+    }
+    pq.write_table(pa.table(columns), place.home / "log.parquet")
+
+
 # Pools, price files and what else lies in the folder.
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from hierrouter_cache.layout import NEWEST, NOT_OFFERED, Layout
+from hierrouter_cache.layout import NEWEST, NOT_OFFERED, Layout, size_fault
 
 Path = tuple[tuple[int, int], ...]  # (action, draw) of each call
 
@@ -184,11 +184,61 @@ def test_what_is_no_tree_is_refused(parent: list[int], message: str) -> None:
         {"actions": 1, "parent": [-1, 0, 0], "action": [-1, 0, 0], "draw": [0, 0, 0]},
         {"actions": 2, "parent": [-1, 0, 0], "action": [-1, 1, 0], "draw": [0, 0, 0]},
         {"actions": 1, "parent": [-1], "action": [-1], "draw": [0]},
+        {"models": 10, "hops": 30},
+        {"models": 1, "hops": 10**9},
+        {"models": 10**9, "hops": 1},
+        {"models": 2.0, "hops": 1},
+        {"models": "2", "hops": 1},
+        {"models": 2, "hops": 1, "give_backs": [1, 1]},
+        {"models": 2, "hops": 1, "give_backs": [10**9]},
+        {"models": 2, "hops": 1, "give_backs": ["1"]},
+        {"actions": 2, "parent": [-1, 2, 1], "action": [-1, 0, 0], "draw": [0, 0, 0]},
+        {"actions": 1, "parent": [-1, 10**30], "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [-1, 5], "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [-1, -1], "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [-5, 0], "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [-1, 0], "action": [-1, 1], "draw": [0, 0]},
+        {"actions": 1, "parent": [-1, 0], "action": [-1, 0], "draw": [0, 99_999]},
+        {"actions": 10**9, "parent": [-1, 0], "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [-1, 0.5], "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [-1, True], "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [[-1], [0]], "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [-1, 0], "action": [-1], "draw": [0, 0]},
+        {"actions": 1, "parent": [], "action": [], "draw": []},
+        {"actions": 1, "parent": {"-1": 0}, "action": [-1, 0], "draw": [0, 0]},
+        {"actions": 1, "parent": [-1, 0] * 60_000, "action": [-1, 0], "draw": [0, 0]},
+        {
+            "actions": 1,
+            "parent": list(range(-1, 100)),
+            "action": [-1, *[0] * 100],
+            "draw": [0] * 101,
+        },
     ],
+    ids=lambda values: f"{values!r:.60}",
 )
 def test_json_that_describes_no_layout_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError)):
         Layout.from_object(values)
+
+
+@pytest.mark.parametrize(
+    ("counts", "fault"),
+    [
+        ((231, 896, 743, 15, 10), None),  # a real log of agents
+        ((1, 100_001, 5, 5, 1), "100,001 nodes, at most 100,000"),
+        ((1_000, 50_000, 5, 5, 1), "1,000 queries times 50,000 nodes, at most 20,000,000"),
+        (
+            (10, 5_000, 4_000, 4_000, 1),
+            "4,000 inner nodes times 4,000 actions times 10 queries, at most 20,000,000",
+        ),
+        (
+            (1, 50_000, 1_000, 10, 9_000),
+            "1,000 inner nodes times 10 actions times 9,000 draws, at most 20,000,000",
+        ),
+    ],
+)
+def test_a_layout_is_counted_before_it_is_made(counts: tuple[int, ...], fault: str | None) -> None:
+    assert size_fault(*counts) == fault
 
 
 def test_a_layout_with_too_many_nodes_is_refused() -> None:

@@ -59,7 +59,48 @@ def routerbench_rows() -> Rows:
     ]
 
 
+def log_rows() -> Rows:
+    """Rows that name the row they follow; the second call has two draws."""
+    names = (("a", None, "plan"), ("b", "a", "solve"), ("c", "a", "solve"), ("d", "c", "check"))
+    return [
+        {
+            "query_id": f"q{number}",
+            "question": f"Which is {number}?",
+            "answer": "A",
+            "node": f"{number}{name}",
+            "parent": None if parent is None else f"{number}{parent}",
+            "action": action,
+            "response": name,
+            "runs": 2,
+            "score": 1.0,
+        }
+        for number in range(2)
+        for name, parent, action in names
+    ]
+
+
+def path_rows() -> Rows:
+    """Rows that name the actions before their own, and their draw."""
+    paths = ((None, "plan", 0), ("plan", "solve", 0), ("plan", "solve", 1), ("plan>solve", "c", 1))
+    return [
+        {
+            "query_id": f"q{number}",
+            "question": f"Which is {number}?",
+            "answer": "A",
+            "path": path,
+            "action": action,
+            "draw": draw,
+            "response": f"{path} {draw}",
+            "ends_right": 1,
+        }
+        for number in range(2)
+        for path, action, draw in paths
+    ]
+
+
 TABLES = {
+    "log": log_rows(),
+    "paths": path_rows(),
     "table": single_answers(3),
     "chains": chains(2),
     "llmrouter": llmrouter_rows(),

@@ -1,17 +1,24 @@
 """Logs whose routes have any shape: imported, opened whole, and valued as an enumeration does."""
 
+from __future__ import annotations
+
+import tempfile
 from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hierrouter.collection.transfer import import_
+from hierrouter.evaluation.bounds import best_ahead
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.layout import NEWEST
 from tests.hierrouter.collection.examples import DATA, Rows, save
 
@@ -156,6 +163,170 @@ def test_a_call_of_another_question_and_an_open_path_are_refused(tmp_path: Path)
     assert not (tmp_path / "cache").exists()
 
 
+def refusal(rows: Rows, folder: Path, suffix: str = ".jsonl") -> str:
+    """Why a log is not imported; nothing is left of it."""
+    with pytest.raises(InputError) as refused:
+        import_(save(rows, folder / f"log{suffix}"), folder / "cache")
+    assert "\n" not in str(refused.value)
+    assert not (folder / "cache").exists()
+    return str(refused.value)
+
+
+def test_rows_may_leave_out_columns_that_are_empty(tmp_path: Path) -> None:
+    rows = [{name: row[name] for name in row if row[name] is not None} for row in ragged()]
+    assert "parent" not in rows[0]
+    (tmp_path / "few").mkdir()
+    (tmp_path / "all").mkdir()
+    import_(save(rows, tmp_path / "few" / "log.jsonl"), tmp_path / "few" / "cache")
+    few = OpenTree(cache=tmp_path / "few" / "cache", encoder="hashed-ngrams").run()
+    every = opened(ragged(), tmp_path / "all")
+    assert few.layout == every.layout
+    assert np.array_equal(few.score, every.score)
+
+
+def test_a_column_that_some_rows_lack_is_no_guess(tmp_path: Path) -> None:
+    rows = [{name: row[name] for name in row if name != "node"} for row in ragged()]
+    assert "column node is missing: " in refusal(rows, tmp_path)
+    rows = ragged()
+    del rows[2]["node"]
+    assert "node must be a text, got None: " in refusal(rows, tmp_path)
+    rows = ragged()
+    rows[0]["draw"] = 0
+    assert "row 2; number it from 0" in refusal(rows, tmp_path)
+
+
+def test_a_path_without_numbers_follows_the_only_draw(tmp_path: Path) -> None:
+    row = {"query_id": "q", "question": "?", "score": 1.0}
+    first = {**row, "action": "plan", "response": "p"}
+    second = {**row, "action": "solve", "path": "plan", "response": "s"}
+    # Two runs with one plan are one node, so that it is clear what follows.
+    import_(save([first, first, second], tmp_path / "log.jsonl"), tmp_path / "cache")
+    other = {**first, "response": "another plan"}
+    (tmp_path / "two").mkdir()
+    assert "2 draws of path plan of query q" in refusal([first, other, second], tmp_path / "two")
+
+
+def test_a_path_beside_a_parent_must_agree(tmp_path: Path) -> None:
+    rows = ragged()
+    paths = {"a": "", "b": "", "c": "solve", "d": "solve>critic", "e": ["solve", "other"]}
+    for row in rows:
+        row["path"] = paths[row["node"][-1]]  # the last one has its own action, too
+    import_(save(rows, tmp_path / "log.jsonl"), tmp_path / "cache")
+    rows[3]["path"] = "critic>solve"
+    (tmp_path / "other").mkdir()
+    message = refusal(rows, tmp_path / "other")
+    assert "path critic>solve contradicts parent, which follows solve>critic: " in message
+
+
+LOGGED_ACTIONS = ("solve", "critic")
+
+
+@st.composite
+def small_logs(draw: st.DrawFn) -> Rows:
+    """Rows of one or two questions; a parent is perhaps missing, or comes later."""
+    rows = []
+    for number in range(draw(st.integers(1, 2))):
+        count = draw(st.integers(1, 7))
+        for position in range(count):
+            last = position if draw(st.integers(0, 29)) else count  # rarely what is not there yet
+            before = draw(st.integers(-1, last - 1))
+            row = node(
+                f"{number}-{position}",
+                None if before < 0 else f"{number}-{before}",
+                draw(st.sampled_from(LOGGED_ACTIONS)),
+                draw(st.sampled_from(("x", "y"))),
+                query_id=f"q{number}",
+                question=f"{number}?",
+                runs=draw(st.integers(1, 3)),
+                score=draw(st.none() | st.sampled_from((0.0, 0.25, 1.0))),
+            )
+            rows.append(row)
+    return rows
+
+
+@dataclass
+class Merged:
+    """A node of an enumeration: what runs have in common up to a response."""
+
+    runs: int = 0
+    right: float = 0.0
+    judged: int = 0
+    after: dict[str, dict[str, Merged]] = field(default_factory=dict)  # by action and response
+
+    def is_kept(self) -> bool:
+        """Whether a verdict follows."""
+        return bool(self.judged or any(child.is_kept() for child in self.children()))
+
+    def children(self) -> list[Merged]:
+        return [child for draws in self.after.values() for child in draws.values()]
+
+    def best(self) -> float:
+        """The highest expected score, if the policy may stop at a verdict."""
+        values = [self.right / self.judged] if self.judged else []
+        for draws in self.after.values():
+            kept = [child for child in draws.values() if child.is_kept()]
+            if kept:
+                runs = sum(child.runs for child in kept)
+                values.append(sum(child.runs * child.best() for child in kept) / runs)
+        return max(values)
+
+    def all_kept(self) -> list[Merged]:
+        below = [kept for child in self.children() for kept in child.all_kept()]
+        return [self, *below] if self.is_kept() else []
+
+
+def enumerated(rows: Rows) -> dict[str, Merged] | None:
+    """The trees of a log by question; None if a parent does not come before its child."""
+    roots: dict[str, Merged] = {}
+    nodes: dict[str, Merged] = {}
+    for row in rows:
+        if row["parent"] is None:
+            parent = roots.setdefault(row["query_id"], Merged())
+        elif row["parent"] in nodes:
+            parent = nodes[row["parent"]]
+        else:
+            return None
+        draws = parent.after.setdefault(row["action"], {})
+        merged = draws.setdefault(row["response"], Merged())
+        merged.runs += row["runs"]
+        if row["score"] is not None:
+            merged.right += row["runs"] * row["score"]
+            merged.judged += row["runs"]
+        nodes[row["node"]] = merged
+    return roots
+
+
+@settings(max_examples=25, deadline=None)
+@given(small_logs())
+def test_any_small_log_is_refused_or_has_the_values_of_an_enumeration(rows: Rows) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        expected = enumerated(rows)
+        if expected is None:
+            refusal(rows, folder)
+            return
+        import_(save(rows, folder / "log.parquet"), folder / "cache")
+        opening = OpenTree(cache=folder / "cache", state="stage", scorer="given")
+        kept = {query: root for query, root in expected.items() if root.is_kept()}
+        if not kept:
+            with pytest.raises(IncompleteTree, match="no route ends with a verdict"):
+                opening.run()
+            return
+        tree = opening.run()
+        assert set(tree.query_ids) == set(kept)
+        assert tree.left_out == len(expected) - len(kept)
+        assert tree.weight is not None
+        assert tree.can_end is not None
+        values = best_ahead(tree, 0.0)
+        for row, query in enumerate(tree.query_ids):
+            nodes = kept[query].all_kept()[1:]  # without the root
+            assert int((tree.weight[row, 1:] > 0).sum()) == len(nodes)
+            assert int(tree.can_end[row].sum()) == sum(node.judged > 0 for node in nodes)
+            scores = sum(node.right / node.judged for node in nodes if node.judged)
+            assert tree.score[row].sum() == pytest.approx(scores, abs=1e-9)
+            assert values[row, 0] == pytest.approx(kept[query].best(), abs=1e-9)
+
+
 @pytest.fixture(scope="module")
 def mint(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     if not MINT.is_file():
@@ -220,8 +391,6 @@ def test_every_row_of_mint_is_a_node_or_a_hole(mint: Tree) -> None:
 
 
 def test_the_best_policy_that_sees_each_question_is_that_of_an_enumeration(mint: Tree) -> None:
-    from hierrouter.evaluation.bounds import best_ahead
-
     log = Enumeration()
     values = dict(
         zip(zip(mint.datasets, mint.query_ids, strict=True), range(len(mint)), strict=True)
