@@ -71,7 +71,7 @@ def rank_routes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> tupl
     """Rank the fixed routes by their mean reward on a tree.
 
     Where a query does not offer a route, a step is first taken by chance, which gives a ranking of
-    all routes; then the best route is found that goes on by this ranking, see
+    all routes; then the best listed route is found that goes on by this ranking, see
     `outcome.FixedRoutes`. Ties go to the lower cost, and then to the lower number; if not all
     queries offer all routes, to the longer route before that.
 
@@ -92,7 +92,9 @@ def rank_routes(tree: RouteTree, alpha: float, allow_stop: bool = False) -> tupl
         cost = means.cost.mean(axis=0, keepdims=True)
         return (int(means.node[cheapest_best(reward, cost)[0]]),)
     ranking = _in_order(means, alpha)
-    best = _in_order(outcome.FixedRoutes(tree, allow_stop, ranking), alpha)[0]
+    listed = set(means.node[means.listed].tolist())
+    ranked = _in_order(outcome.FixedRoutes(tree, allow_stop, ranking), alpha)
+    best = next(node for node in ranked if node in listed)
     return (best, *(node for node in ranking if node != best))
 
 
@@ -928,7 +930,8 @@ def split_plan_oracle(
         return None
     rng = np.random.default_rng(LUCK_SEED)
     means = outcome.FixedRoutes(tree, allow_stop, ranking)
-    reward = means.reward(alpha)
+    listed = means.listed
+    reward = means.reward(alpha)[:, listed]
     others = np.full_like(reward, UNJUDGED_REWARD)
     if len(tree) > 1:
         others = (reward.sum(axis=0) - reward) / (len(tree) - 1)
@@ -946,11 +949,12 @@ def split_plan_oracle(
             unseen[:, nodes] = halves.is_single[:, states, calls]
         for chooser, judge in (weights, weights[::-1]):
             seen = means.with_weight(np.where(unseen, 0.0, chooser))
-            estimate = np.where(seen.available, seen.reward(alpha), others)
-            choice = cheapest_best(estimate, np.where(seen.available, seen.cost, 0.0))
+            is_seen = seen.available[:, listed]
+            estimate = np.where(is_seen, seen.reward(alpha)[:, listed], others)
+            choice = cheapest_best(estimate, np.where(is_seen, seen.cost[:, listed], 0.0))
             valued = means.with_weight(judge)
             for name, total in sums.items():
-                total += getattr(valued, name)[rows, choice]
+                total += getattr(valued, name)[rows, listed[choice]]
     result = {name: total / (2 * splits) for name, total in sums.items()}
     return outcome.Outcome(SPLIT_PLAN_ORACLE, "oracle", **result)
 

@@ -107,12 +107,12 @@ class RouteHull:
         means = FixedRoutes(tree, allow_stop)
         if not means.is_complete:
             means = FixedRoutes(tree, allow_stop, rank_routes(tree, 0.0, allow_stop))
-        quality = means.quality.mean(axis=0)
-        cost = means.cost.mean(axis=0)
+        quality = means.quality[:, means.listed].mean(axis=0)
+        cost = means.cost[:, means.listed].mean(axis=0)
         hulls = Hulls.of(cost[None], quality[None])
         columns = np.array([*hulls.start, *hulls.after])[::-1]
         return cls(
-            node=tuple(means.node[columns].tolist()),
+            node=tuple(means.node[means.listed][columns].tolist()),
             quality=tuple(quality[columns].tolist()),
             cost=tuple(cost[columns].tolist()),
         )
@@ -145,10 +145,14 @@ def policy_break_points(tree: RouteTree, allow_stop: bool = False) -> Floats:
     Returns:
         float64[n], ascending; empty if cost decides nothing.
     """
-    means = FixedRoutes(tree, allow_stop)
-    plain = is_plain(tree)
-    costs = tree.cost[:, route_ends(tree.layout, allow_stop)] if plain else means.cost
-    scores = tree.score[:, route_ends(tree.layout, allow_stop)] if plain else means.quality
+    if is_plain(tree):
+        ends = route_ends(tree.layout, allow_stop)
+        costs = tree.cost[:, ends]
+        scores = tree.score[:, ends]
+    else:
+        means = FixedRoutes(tree, allow_stop)
+        costs = means.cost[:, means.listed]
+        scores = means.quality[:, means.listed]
     quantiles = np.linspace(0, 1, GROUP_POINTS)
     alphas = [np.empty(0)]
     size = 1

@@ -350,6 +350,7 @@ def endings_by_node(layout: Layout, endings: Floats) -> Floats:
 
 
 Kind = Literal["single", "reference", "route", "router", "oracle", "baseline"]
+LISTED_SHARE = 0.5  # of how often the route is offered that is offered most
 SHARE_ROUNDING = 1e-9  # probabilities are rounded sums: one this far below 1 is 1
 ROUTER = "hierrouter"  # the name of a trained router in tables
 
@@ -592,8 +593,13 @@ class RouteMeans:
         """bool[queries, routes]: whether a query offers the route, whatever draws come."""
         if self._is_plain:
             return np.ones((len(self.tree), len(self.node)), np.bool_)
+        return self.followed > 1 - SHARE_ROUNDING
+
+    @cached_property
+    def followed(self) -> Floats:
+        """float64[queries, routes]: the probability that a query offers the route up to an end."""
         ends = possible_ends(self.tree, self.allow_stop)
-        return self._mean(ends.astype(np.float64)) > 1 - SHARE_ROUNDING
+        return RouteMeans._mean(self, ends.astype(np.float64))
 
     @cached_property
     def everywhere(self) -> Integers:
@@ -738,7 +744,15 @@ class FixedRoutes(RouteMeans):
     @cached_property
     def is_complete(self) -> bool:
         """Whether all queries offer all routes."""
-        return self._is_plain or bool(RouteMeans(self.tree, self.allow_stop).available.all())
+        return self._is_plain or bool((self.followed > 1 - SHARE_ROUNDING).all())
+
+    @cached_property
+    def listed(self) -> Integers:
+        """int64[n], the columns of the routes that are listed; all if each is offered by all."""
+        if self.is_complete:
+            return np.arange(len(self.node))
+        share = self.followed.mean(axis=0)
+        return np.flatnonzero(share >= LISTED_SHARE * share.max() - SHARE_ROUNDING)
 
     @cached_property
     def available(self) -> Booleans:
@@ -753,6 +767,7 @@ class FixedRoutes(RouteMeans):
         means.__dict__["_weight"] = weight
         means.__dict__["_reach"] = reach_probability(self.tree, weight)
         means.__dict__["is_complete"] = self.is_complete
+        means.__dict__["listed"] = self.listed
         if not self.is_complete:
             means.__dict__["_steps"] = self._steps
         return means
@@ -869,10 +884,10 @@ def fixed_routes(
         ranking: see `FixedRoutes`.
 
     Returns:
-        The outcomes, in the order of the nodes where the routes end.
+        The outcomes of the listed routes, in the order of the nodes where they end.
     """
     means = FixedRoutes(tree, allow_stop, ranking)
-    return [means.outcome(column) for column in range(len(means.node))]
+    return [means.outcome(column) for column in means.listed.tolist()]
 
 
 def fixed_route(

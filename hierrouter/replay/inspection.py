@@ -44,6 +44,16 @@ GIVEN_BY_DEFAULT_NOTE = (
     "Q is the scores that came with the imported answers, because all of them have one; "
     "--scorer names another Q"
 )
+# The same for a log, of which only the answers have a score at which a run ended.
+GIVEN_ENDS_NOTE = (
+    "Q is the scores that came with the log: an answer at which runs ended has one, the others "
+    "have none, and no route ends there"
+)
+
+
+def given_by_default_note(tree: RouteTree) -> str:
+    """Return the note about scores that came with imported answers."""
+    return GIVEN_BY_DEFAULT_NOTE if tree.can_end is None else GIVEN_ENDS_NOTE
 
 
 def data_notes(tree: RouteTree) -> list[str]:
@@ -69,7 +79,7 @@ def data_notes(tree: RouteTree) -> list[str]:
     if opened and opened.merged:
         notes.append(f"{opened.merged}.")
     if opened and opened.given_by_default:
-        notes.append(f"{GIVEN_BY_DEFAULT_NOTE}.")
+        notes.append(f"{given_by_default_note(tree)}.")
     unjudged = unjudged_note(tree)
     if unjudged:
         notes.append(unjudged)

@@ -41,9 +41,9 @@ from hierrouter.questions.scoring import scorer as scorer_named
 from hierrouter.questions.shipped import DATASET_GROUPS
 from hierrouter.questions.sources import canonical_dataset, is_dataset_file
 from hierrouter.replay.inspection import (
-    GIVEN_BY_DEFAULT_NOTE,
     HOLES_REASON,
     fitting_scorer_note,
+    given_by_default_note,
     holes_note,
     left_out_note,
     merged_note,
@@ -222,7 +222,7 @@ def opening_notes(trees: Sequence[Tree], pool: str | None) -> Iterator[str]:
     if trees[0].rescored:
         yield f"note: {trees[0].rescored}"
     if trees[0].given_by_default:
-        yield f"note: {GIVEN_BY_DEFAULT_NOTE}"
+        yield f"note: {given_by_default_note(trees[0])}"
     if trees[0].is_fitting_scorer:
         yield f"note: {fitting_scorer_note(trees[0].scorer)}"
     for guess in dict.fromkeys(guessed_prices_note(tree) for tree in trees):

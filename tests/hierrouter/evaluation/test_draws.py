@@ -100,7 +100,7 @@ def test_a_fixed_route_is_the_mean_over_its_draws(
                     assert values[query, column] == pytest.approx(mean, abs=1e-12)
                 reward = sum(share * node_value(tree, query, end, alpha) for share, end in ends)
                 expected[query, path] = reward
-    assert len(fixed_routes(tree, stop)) == len(names)
+    assert len(fixed_routes(tree, stop)) == len(names) or not means.available.all()
     if not means.available.all():
         return
     totals = {path: sum(expected[q, path] for q in range(len(tree))) for path in names}
@@ -127,8 +127,26 @@ def planned_rewards(tree: RouteTree, routes: list[Path], stop: bool, alpha: floa
     ]
 
 
+def followed_shares(tree: RouteTree, paths: dict[int, Path], stop: bool) -> dict[int, float]:
+    """How often each route is offered up to an end, by recursion."""
+    stop = stop or NEWEST in tree.layout.give_backs
+
+    def share(query: int, path: Path, state: int) -> float:
+        if may_end(tree, query, state, stop and not path):
+            return 1.0
+        if not path:
+            return 0.0
+        after = draws(tree, query, state, path[0])
+        return sum(weight * share(query, path[1:], child) for weight, child in after)
+
+    return {
+        node: sum(share(query, path, 0) for query in range(len(tree)))
+        for node, path in paths.items()
+    }
+
+
 @unhurried
-@given(ragged_trees(max_nodes=16), st.booleans(), st.booleans(), seeds, alphas)
+@given(ragged_trees(max_nodes=12), st.booleans(), st.booleans(), seeds, alphas)
 def test_where_a_route_is_not_offered_others_are_taken(
     tree: RouteTree, stop: bool, newest: bool, seed: int, alpha: float
 ) -> None:
@@ -156,9 +174,11 @@ def test_where_a_route_is_not_offered_others_are_taken(
     assert sorted([best, *others]) == sorted(by_plan)
     rewards = [by_plan[node] for node in others]
     assert all(one >= other - 1e-9 for one, other in pairwise(rewards))
+    listed = chance.node[chance.listed].tolist()
+    assert best in listed
     values = [
-        sum(planned_rewards(tree, [path, *(paths[n] for n in (best, *others))], stop, alpha))
-        for path in paths.values()
+        sum(planned_rewards(tree, [paths[node], *(paths[n] for n in (best, *others))], stop, alpha))
+        for node in listed
     ]
     fixed = best_fixed_route(tree, alpha, tree, stop).reward(alpha)
     assert fixed.sum() == pytest.approx(
@@ -169,7 +189,10 @@ def test_where_a_route_is_not_offered_others_are_taken(
     per_dataset = best_route_per_dataset(tree, alpha, tree, stop).reward(alpha)
     assert (per_dataset <= best_ahead(tree, alpha, stop)[:, 0] + 1e-9).all()
     assert np.isfinite(policy_break_points(tree, stop)).all()
-    assert RouteHull.of(tree, stop).best(alpha) in paths
+    assert RouteHull.of(tree, stop).best(alpha) in listed
+    shares = followed_shares(tree, paths, stop)
+    assert listed == [node for node in paths if shares[node] >= max(shares.values()) / 2 - 1e-9]
+    assert len(fixed_routes(tree, stop)) == len(listed)
 
 
 @unhurried
