@@ -92,6 +92,7 @@ def show_report(
 
 # The next command to try, by the verdict on the router.
 NEXT_COMMANDS = {
+    "few": "explore",
     "untrained": "train --allow-stop",
     "unembedded": "collect",  # it embeds the states once the encoder can be loaded
     "better": 'route "a question of yours"',
@@ -154,7 +155,7 @@ def show_message(
     flags = ""
     if cache != CACHE:
         flags += f" --cache {shlex.quote(str(cache))}"
-    if checkpoint and judgement not in ("untrained", "unembedded"):
+    if checkpoint and judgement not in ("few", "untrained", "unembedded"):
         flags += f" --checkpoint {shlex.quote(str(checkpoint))}"
     console.put(safe_text(f"next: hierrouter {NEXT_COMMANDS[judgement]}{flags}\npage: {page}\n"))
 

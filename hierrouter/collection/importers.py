@@ -43,7 +43,7 @@ class ImportResult:
         unpriced: whether every token of every model costs 1, because prices are unknown.
         digest_known: whether the project's own format had a digest, so that an edit is detected.
         duplicates_note: describes near-duplicates across the folds of a table; None if it has none.
-        audit: of the answers of a table; None for the project's own format.
+        audit: of the answers of a table; None for the project's own format, or without texts.
     """
 
     cache: Path
@@ -112,7 +112,11 @@ def _table_notes(format: str, answers: tables.Answers, pool: Pool, unpriced: boo
     notes += _repetition_notes(answers)
     if answers.runs is None:
         notes += _gap_notes(answers, pool)
-    if not unpriced:
+    if not answers.has_texts:
+        notes.append("no texts of answers in the file: routes are compared, a router reads nothing")
+    if answers.cost_unit is not None:
+        notes += _stated_cost_notes(answers)
+    elif not unpriced:
         notes += _given_cost_notes(answers, pool)
     has_references = all(query.answers for query in answers.queries)
     is_given = _default_scorer(answers) is not None
@@ -158,6 +162,22 @@ def _repetition_notes(answers: tables.Answers) -> list[str]:
             f"{len(sharing):,} ids have the question of another, {texts:,} questions in all, e.g. "
             f"{sharing[0].dataset}/{sharing[0].id}: each keeps its own answers and scores, but "
             "intervals take them for independent questions"
+        )
+    return notes
+
+
+def _stated_cost_notes(answers: tables.Answers) -> list[str]:
+    """Say that C is what a log states, and how many calls cost nothing, as it has no cost there."""
+    notes = [
+        "no token counts in the file; tokens_out holds its cost in tiny units, so that C is the "
+        "file's cost"
+    ]
+    calls = [answer for by_path in answers.by_path for answer in by_path.values()]
+    without = sum(answer.bill.cost is None for answer in calls)
+    if without:
+        notes.append(
+            f"{without:,} of {len(calls):,} calls have no cost in the file and count as 0: right "
+            "where the cost of a route stands at its last call"
         )
     return notes
 
@@ -250,13 +270,15 @@ def import_answers(
     """
     is_log = format == "table" and tables.is_log(path)
     rows, rate_of_format = READERS[format](path)
+    if is_log:
+        answers = tables.gather_log(path, seed)
+        if answers.cost_unit is not None:
+            rate_of_format = Rate.base(answers.cost_unit)
     if rate_of_format and rates:
         raise InputError(
             f"a {format} file says what calls cost and has no token counts: --price; leave it out"
         )
-    if is_log:
-        answers = tables.gather_log(path, seed)
-    else:
+    if not is_log:
         answers = tables.gather(rows, seed, draw)
         names_paths = format == "table" and tables.names_paths(path)
         if names_paths and hops is None and answers.hops > 1 and not answers.is_product:
@@ -273,7 +295,7 @@ def import_answers(
     pool = storing.with_prices(pool, rates)
     duplicates_note = near_duplicates_note(answers.queries)
     counts_tokens = rate_of_format is None and (answers.runs is None or answers.has_tokens)
-    audit = _audit(answers, pool, counts_tokens)
+    audit = _audit(answers, pool, counts_tokens) if answers.has_texts else None
     decided = _decisions(answers, rate_of_format is None)
     store = storing.store_answers if answers.runs is None else storing.store_log
     merge = store(answers, pool, root, on_progress, decided)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hierrouter.collection.tables import Answer, Row, read_rows
-from hierrouter.engines.bills import MAX_TOKEN_COUNT
+from hierrouter.collection.tables import Answer, Row, cost_unit, read_rows
 from hierrouter.questions.query import Query
 from hierrouter.questions.sources import choice_lines
 from hierrouter_cache.errors import InputError
@@ -18,7 +17,6 @@ from hierrouter_cache.tree import Rate
 PROMPT_COLUMN = "prompt"
 RESPONSE_SUFFIX = "|model_response"
 COST_SUFFIX = "|total_cost"
-MIN_COST_EXPONENT = -9  # costs are counted in billionths of a dollar, or in larger units
 
 
 def read_routerbench(path: Path) -> tuple[Iterator[Answer], Rate]:
@@ -48,18 +46,6 @@ def read_routerbench(path: Path) -> tuple[Iterator[Answer], Rate]:
                     plain_columns.add(name)
     unit = cost_unit(largest)
     return _frame_answers(path, unit, text_columns - plain_columns), Rate.base(unit)
-
-
-def cost_unit(largest: float) -> float:
-    """The unit of costs, in dollars: 1e-9, or the least power of ten at which all costs fit.
-
-    Args:
-        largest: cost of the file, in dollars.
-    """
-    exponent = MIN_COST_EXPONENT
-    while largest / float(f"1e{exponent}") > MAX_TOKEN_COUNT:
-        exponent += 1
-    return float(f"1e{exponent}")
 
 
 def _frame_answers(path: Path, unit: float, list_columns: set[str]) -> Iterator[Answer]:

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NoReturn
@@ -93,6 +93,8 @@ class Answers:
         rule: how one answer was made of several draws, a word of `flags.DRAWS`; None without draws.
         runs: of a log, the number of runs that had each answer, by query and path; the paths then
             have a step of `log_step` for each call. None if the routes are those of a full tree.
+        cost_unit: of a log that states costs and no tokens, the cost of a unit of `tokens_out`,
+            which then holds costs; None if tokens are tokens.
     """
 
     queries: tuple[Query, ...]
@@ -102,6 +104,7 @@ class Answers:
     draws: int = 1
     rule: str | None = None
     runs: tuple[Mapping[Route, int], ...] | None = None
+    cost_unit: float | None = None
 
     @property
     def hops(self) -> int:
@@ -123,6 +126,11 @@ class Answers:
             for by_path in self.by_path
             for answer in by_path.values()
         )
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether some answer has a text; a table of means has none."""
+        return any(answer.response for by_path in self.by_path for answer in by_path.values())
 
     @property
     def is_product(self) -> bool:
@@ -228,6 +236,33 @@ LOG_COLUMNS = ("query_id", "question", "action", "response", "node", "parent")
 LOG_NAMES = {"query_id": "task_id", "response": "text", "action": "model"}
 MAX_LOG_ROWS = 1_000_000  # of a log; they take 2.6 GB of memory
 MAX_ACTION_NAME = 200  # characters
+# Columns that say how many tokens a call had.
+TOKEN_COLUMNS = ("tokens_in", "tokens_out", "usage")
+MIN_COST_EXPONENT = -9  # stated costs are counted in billionths of money, or in larger units
+
+
+def cost_unit(largest: float) -> float:
+    """The unit of stated costs, in money: 1e-9, or the least power of ten at which all costs fit.
+
+    Args:
+        largest: cost of the file, in money.
+    """
+    exponent = MIN_COST_EXPONENT
+    while largest / float(f"1e{exponent}") > MAX_TOKEN_COUNT:
+        exponent += 1
+    return float(f"1e{exponent}")
+
+
+def _stated_cost_unit(rows: Sequence[Row]) -> float | None:
+    """The unit of the costs of a log that states costs and no tokens; None of another log.
+
+    Raises:
+        InputError: a cost is no number from 0 on.
+    """
+    if any(row.values.get(name) is not None for row in rows for name in TOKEN_COLUMNS):
+        return None
+    costs = [row.cost() for row in rows if row.values.get("cost") is not None]
+    return cost_unit(max(costs)) if any(costs) else None
 
 
 def log_step(action: str, draw: int) -> str:
@@ -263,6 +298,7 @@ class _LogRow:
         runs: number of runs that had it.
         verdicts: sum of the scores of runs that ended with it, and their number.
         draw: the number that the file gives it; None without one.
+        merged: further rows of the file that say the same, with the runs of each.
     """
 
     answer: Answer
@@ -271,6 +307,26 @@ class _LogRow:
     runs: int
     verdicts: tuple[float, float]
     draw: int | None
+    merged: list[tuple[Answer, int]] = field(default_factory=list)
+
+    @property
+    def mean_answer(self) -> Answer:
+        """The response, with the means over its runs of tokens and seconds."""
+        if not self.merged:
+            return self.answer
+        later_runs = sum(runs for _, runs in self.merged)
+        rows = [(self.answer, self.runs - later_runs), *self.merged]
+
+        def mean(name: str) -> float:
+            return sum(getattr(answer, name) * runs for answer, runs in rows) / self.runs
+
+        is_timed = all(answer.latency_s is not None for answer, _ in rows)
+        return replace(
+            self.answer,
+            tokens_in=round(mean("tokens_in")),
+            tokens_out=round(mean("tokens_out")),
+            latency_s=mean("latency_s") if is_timed else None,
+        )
 
 
 def gather_log(path: Path, seed: int) -> Answers:
@@ -289,6 +345,7 @@ def gather_log(path: Path, seed: int) -> Answers:
     """
     rows = _read_log(path)
     actions = _log_actions(rows)
+    unit = _stated_cost_unit(rows)
     parents = _parents_by_node(rows) if _has(rows, "node") else None
     if parents is None and _has(rows, "parent") and not _has(rows, "path"):
         raise InputError(f"column node is missing: {rows[0].where}; parent names nodes")
@@ -313,7 +370,7 @@ def gather_log(path: Path, seed: int) -> Answers:
             raise InputError(f"route of more than {MAX_HOPS} calls: {row.where}; shorten the log")
         if parents is not None and "path" in row.values:
             _require_path(row, before, actions[number])
-        answer = _log_answer(row, query, (*before, actions[number]))
+        answer = _log_answer(row, query, (*before, actions[number]), unit)
         earlier = first.setdefault((query.dataset, query.id), answer)
         if query != earlier.query:
             raise InputError(
@@ -334,7 +391,8 @@ def gather_log(path: Path, seed: int) -> Answers:
         if not runs:
             raise InputError(f"runs must be at least 1: {row.where}; leave the row out")
         log.append(_LogRow(answer, actions[number], parent, runs, _verdicts(row, runs), draw))
-    return _answers_of_log(log, tuple(dict.fromkeys(actions)), first, seed)
+    answers = _answers_of_log(log, tuple(dict.fromkeys(actions)), first, seed)
+    return replace(answers, cost_unit=unit)
 
 
 def _read_log(path: Path) -> list[Row]:
@@ -582,16 +640,27 @@ def _log_draw(row: Row) -> int:
     return row.count("draw")
 
 
-def _log_answer(row: Row, query: Query, path: Route) -> Answer:
+def _log_answer(row: Row, query: Query, path: Route, unit: float | None) -> Answer:
+    """The response of a row.
+
+    Args:
+        row: the row.
+        query: that it answers.
+        path: the actions, the row's own last.
+        unit: cost of a unit of `tokens_out`, see `Answers.cost_unit`; None counts tokens.
+    """
     bill = row.bill()
+    tokens_out = row.count("tokens_out", bill.tokens_out or 0)
+    if unit is not None:
+        tokens_out = round((bill.cost or 0.0) / unit)
     return Answer(
         where=row.where,
         query=query,
         path=path,
         prompt=row.text("prompt", ""),
-        response=row.text(_log_value(row, "response")),
+        response=row.text(_log_value(row, "response"), ""),
         tokens_in=row.count("tokens_in", bill.tokens_in or 0),
-        tokens_out=row.count("tokens_out", bill.tokens_out or 0),
+        tokens_out=tokens_out,
         latency_s=row.seconds("latency_s"),
         bill=bill,
     )
@@ -626,6 +695,7 @@ def _answers_of_log(
         if key in merged:
             node = nodes[merged[key]]
             node.runs += row.runs
+            node.merged.append((row.answer, row.runs))
             node.verdicts = (node.verdicts[0] + row.verdicts[0], node.verdicts[1] + row.verdicts[1])
         else:
             merged[key] = len(nodes)
@@ -641,7 +711,7 @@ def _answers_of_log(
         routes.append(route)
         total, count = node.verdicts
         answer = replace(
-            node.answer, score=total / count if count else None, draw=str(node.draw or 0)
+            node.mean_answer, score=total / count if count else None, draw=str(node.draw or 0)
         )
         name = (answer.query.dataset, answer.query.id)
         by_query[name][route] = answer
@@ -989,6 +1059,16 @@ class Row:
             except ValueError:
                 return None
         return cost_number(value)
+
+    def cost(self) -> float:
+        """The stated cost of the call, where costs are what C is; the cell is not empty."""
+        cost = self._cost()
+        if cost is None:
+            raise InputError(
+                f"cost must be a number from 0 on, got {self.values.get('cost')!r:.40}: "
+                f"{self.where}; leave the cell empty if nothing is known"
+            )
+        return cost
 
     def count(self, name: str, default: int | None = None) -> int:
         """A whole number >= 0 that a cache can hold; `default` if the cell is empty."""

@@ -907,6 +907,68 @@ def fixed_route(
     return means.outcome(int(np.searchsorted(means.node, tree.layout.route[node])))
 
 
+@dataclass(frozen=True)
+class VarianceShares:
+    """How much of the variance of Q between fixed routes is due to the choice at each hop.
+
+    Attributes:
+        hops: float64[L], main effect of each hop: the variance of the means over all other hops,
+            as a share of the whole variance.
+        interaction: the rest, which no hop explains alone. With `hops` it sums to 1.
+        deviation: standard deviation of Q over the routes.
+    """
+
+    hops: Floats
+    interaction: float
+    deviation: float
+
+
+MIN_SPREAD = 1e-9  # of Q over routes: below, routes differ by rounding errors alone
+
+
+def variance_shares(means: RouteMeans, queries: Integers) -> VarianceShares | None:
+    """Split the variance of Q over fixed routes into main effects of the hops, and the rest.
+
+    This is the exact decomposition of a full factorial without repetition (Fisher 1925, Statistical
+    Methods for Research Workers, chapter 7): with each of A_1 x ... x A_L routes once, main effects
+    and interactions are orthogonal, so the shares are at least 0 and sum to 1. That a few queries
+    make means uncertain adds to all shares, and most to the interaction.
+
+    Args:
+        means: of the routes of L calls.
+        queries: int64[n], positions of the queries whose mean Q is the value of a route.
+
+    Returns:
+        The shares. None if the routes are not a full product of at least 2 actions at 2 or more
+        hops, if some query does not offer one of them, or if all routes have the same Q.
+    """
+    layout = means.tree.layout
+    if len(means.everywhere) < len(means.node):
+        return None
+    depth = layout.depth()[means.node]
+    if not len(depth) or (depth != layout.hops).any():
+        return None
+    positions = []  # by hop: int64[routes], number of the action among those of the hop
+    counts = []
+    node = means.node
+    for _ in range(layout.hops):
+        actions, position = np.unique(layout.action[node], return_inverse=True)
+        positions.append(position)
+        counts.append(len(actions))
+        node = layout.parent[node]
+    if np.prod(counts, dtype=np.float64) != len(means.node) or sum(n > 1 for n in counts) < 2:
+        return None
+    quality = np.empty(counts[::-1])
+    quality[tuple(positions[::-1])] = means.quality[queries].mean(axis=0)
+    deviation = float(quality.std())
+    if deviation < MIN_SPREAD:
+        return None
+    hops = np.arange(layout.hops)
+    main_effects = [quality.mean(axis=tuple(hops[hops != hop])).var() for hop in hops]
+    shares = np.array(main_effects) / quality.var()
+    return VarianceShares(shares, max(0.0, float(1 - shares.sum())), deviation)
+
+
 def ending_probabilities(
     actions: Actions, probabilities: Floats, weight: Floats | None = None
 ) -> Floats:

@@ -60,6 +60,8 @@ def display_name(policy: str) -> str:
     return f"HierRouter{policy.removeprefix(ROUTER)}"
 
 
+# Of fewer queries no interval is shown: resamples cannot reach beyond the one or two values.
+MIN_INTERVAL_QUERIES = 3
 # Rows that are resampled together. It bounds the memory at 16 bytes * ROWS_AT_ONCE * resamples.
 ROWS_AT_ONCE = 256
 
@@ -123,13 +125,15 @@ def as_estimates(values: Floats, low: Floats, high: Floats) -> list[Estimate]:
 
 
 def estimate_means(values: Floats, bootstrap: Bootstrap, stream: int) -> list[Estimate]:
-    """Estimate the mean of each row, with its interval.
+    """Estimate the mean of each row, with its interval; below `MIN_INTERVAL_QUERIES` without.
 
     Args:
         values: float64[rows, queries].
         bootstrap: settings of the intervals.
         stream: number of the dataset, see `Bootstrap.draws`.
     """
+    if values.shape[1] < MIN_INTERVAL_QUERIES:
+        return [Estimate(mean) for mean in values.mean(axis=1).tolist()]
     means_with_intervals: list[Estimate] = []
     for start in range(0, len(values), ROWS_AT_ONCE):
         block = values[start : start + ROWS_AT_ONCE]
@@ -257,6 +261,13 @@ class Row(SimpleNamespace):
             low=getattr(self, f"{metric}_low"),
             high=getattr(self, f"{metric}_high"),
         )
+
+    def ends(self, metric: str) -> tuple[float, float]:
+        """Return the ends of a metric's interval, for a drawing: its value if it has none."""
+        value = getattr(self, metric)
+        low = getattr(self, f"{metric}_low")
+        high = getattr(self, f"{metric}_high")
+        return value if low is None else low, value if high is None else high
 
     def cells(self, names: str) -> tuple[Cell, ...]:
         """Return cells of a table.

@@ -202,8 +202,9 @@ def _draw_bars(
     width = GROUP_SHARE / policies
     middles = np.arange(len(rows)) + (position - (policies - 1) / 2) * width
     reward = np.array([row.reward for row in rows])
-    low = reward - [row.reward_low for row in rows]
-    high = [row.reward_high for row in rows] - reward
+    lows, highs = zip(*(row.ends("reward") for row in rows), strict=True)
+    low = reward - lows
+    high = highs - reward
     axes.bar(
         middles,
         reward,
@@ -325,8 +326,7 @@ def _draw_sweep(axes: Axes, report: ReportData, kind: str) -> Points:
     else:
         line.set(linestyle="--")
     if is_router and rows:
-        low = [row.quality_low for row in rows]
-        high = [row.quality_high for row in rows]
+        low, high = zip(*(row.ends("quality") for row in rows), strict=True)
         axes.fill_between(points[:, 0], low, high, color=ROUTER_COLOUR, alpha=0.15, lw=0)
     return points
 

@@ -24,6 +24,7 @@ from hierrouter.evaluation.outcome import (
     from_endings,
     is_plain,
     single_calls,
+    variance_shares,
 )
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
 from hierrouter.learning.config import Objective, training_title
@@ -33,7 +34,13 @@ from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.replay.tree import Tree, first_call_confidence
 from hierrouter.reports.build import add_depths, build_report
-from hierrouter.reports.estimates import ALL_DATASETS, Bootstrap, Estimate, EstimateTable
+from hierrouter.reports.estimates import (
+    ALL_DATASETS,
+    MIN_INTERVAL_QUERIES,
+    Bootstrap,
+    Estimate,
+    EstimateTable,
+)
 from hierrouter.reports.results import DeferralSummary, ReportData, SplitGap
 from hierrouter.runs.run import history_table
 from hierrouter.runs.selection import SweepBeside
@@ -129,6 +136,7 @@ def report_on_fold(
         (swept_alpha, bounds.oracle(fold, swept_alpha, sweep_may_stop))
         for swept_alpha, _ in learned
     ]
+    _add_variance(table, fold)
     split_gap = None
     if outcomes.router:
         split_gap = _add_luck(table, outcomes, tree.split("train"), alpha, objective.ends_early)
@@ -167,7 +175,16 @@ def report_on_fold(
         notes=notes,
         deferral=_deferral_summary(fold, alpha, deferral, defer.share if defer else None),
     )
-    return replace(report, unembedded=tree.unembedded)
+    return replace(report, unembedded=tree.unembedded, too_few=_too_few(tree))
+
+
+def _too_few(tree: RouteTree) -> str:
+    """Say that a router cannot be learned from so few queries, if so; see `ReportData`."""
+    count = len(tree)
+    if count >= MIN_INTERVAL_QUERIES:
+        return ""
+    questions = "1 question is" if count == 1 else f"{count} questions are"
+    return f"{questions} too few for a router, and for intervals"
 
 
 CURVE_COLUMNS = ("epoch", "train", "validation")
@@ -559,6 +576,22 @@ def _add_reliability(table: EstimateTable, fold: RouteTree, trained: TrainedRout
             "best": Estimate(float(is_best[in_bin].mean()), *ends),
         }
         table.add_values("reliability", metrics, policy=ROUTER, n=int(in_bin.sum()))
+
+
+def _add_variance(table: EstimateTable, fold: RouteTree) -> None:
+    """Add which hop decides Q of a fixed route, by dataset, where the routes are a full product."""
+    if fold.hops < 2:
+        return
+    means = RouteMeans(fold)
+    for dataset, queries in table.positions.items():
+        shares = variance_shares(means, queries)
+        if shares is None:
+            continue
+        columns = {"dataset": dataset, "n": len(queries)}
+        for hop, share in enumerate(shares.hops.tolist(), start=1):
+            table.add_values("variance", {"share": share}, hop=hop, **columns)
+        rest = {"interaction": shares.interaction, "deviation": shares.deviation}
+        table.add_values("variance", rest, **columns)
 
 
 def _luck_notes(fold: RouteTree) -> list[str]:

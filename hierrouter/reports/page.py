@@ -34,6 +34,7 @@ UNTRAINED_SUMMARY_COLUMNS = [0, 1, 2, 3, 4]
 READER_QUESTIONS = {
     "Is a second hop worth it?": ("ladder",),
     "Does a look at the first answer pay?": ("looks",),
+    "Which hop decides?": ("variance",),
     "How far is it from the best possible?": ("reward", "regret", "luck"),
     "How good are the answers on each dataset?": ("quality", "accuracy"),
     "Where does the money go, and what is saved?": ("cost",),

@@ -303,6 +303,8 @@ def as_object(report: ReportData) -> dict[str, Any]:
             "split_gap": asdict(report.split_gap),
             "regret": [_nested(row, "dataset n", LUCK_TERMS) for row in report.luck],
         }
+    if report.variance:
+        optional["variance"] = [vars(row) for row in report.variance]
     if report.audit:
         optional["audit"] = _audit(report.audit)
     if report.history:

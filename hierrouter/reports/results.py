@@ -112,6 +112,8 @@ class ReportData:
             if no call has several draws.
         unfit: how the newest run was trained, if no run fits what is reported on; "" if one does,
             or nothing has been trained.
+        too_few: says that the queries of all folds are too few for a router and for intervals; ""
+            if they are not.
     """
 
     alpha: float
@@ -138,6 +140,7 @@ class ReportData:
     unembedded: str = ""
     unfit: str = ""
     split_gap: SplitGap | None = None
+    too_few: str = ""
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -252,6 +255,30 @@ class ReportData:
         call has several draws.
         """
         return pivot(self.estimates, "luck", "policy", "dataset", "n")
+
+    @cached_property
+    def variance(self) -> tuple[Row, ...]:
+        """Which hop decides Q of a fixed route, by dataset, see `outcome.variance_shares`.
+
+        Each row has `hops`, the shares of the variance, `interaction` and `deviation`. Empty if the
+        routes are not a full product of actions at two or more hops.
+        """
+        rows = pivot(self.estimates, "variance", "dataset", "n", "hop")
+        shares: dict[str, list[float]] = {}
+        for row in rows:
+            if row.hop is not None:
+                shares.setdefault(row.dataset, []).append(row.share)
+        return tuple(
+            Row(
+                dataset=row.dataset,
+                n=row.n,
+                hops=shares[row.dataset],
+                interaction=row.interaction,
+                deviation=row.deviation,
+            )
+            for row in rows
+            if row.hop is None
+        )
 
     @property
     def shown_datasets(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from hierrouter.runs.selection import SelectedRun
 from hierrouter.tables import money, one_line
 from hierrouter_cache.tree import RouteTree
 
-Verdict = Literal["untrained", "unembedded", "constant", "fixed"] | Judgement
+Verdict = Literal["few", "untrained", "unembedded", "constant", "fixed"] | Judgement
 # The kinds of policies that never read a query, and what the best one of each is called.
 FIXED_TITLES = {"single": "single model", "route": "fixed route", "reference": "reference model"}
 # Scorers that say right or wrong, so that their mean is a share of the questions.
@@ -78,6 +78,8 @@ def judge_router(report: ReportData) -> tuple[Judgement, Row] | None:
 def verdict(report: ReportData) -> Verdict:
     """Judge the router by the intervals of the differences in R to every fixed choice."""
     if report.router is None:
+        if report.too_few:
+            return "few"
         return "unembedded" if report.unembedded else "untrained"
     if report.constant:
         return "constant"
@@ -123,7 +125,9 @@ def _message_without_router(report: ReportData) -> list[str]:
     if fixed is None:
         return []
     reason = "No router is trained here"
-    if report.unembedded:
+    if report.too_few:
+        reason = report.too_few
+    elif report.unembedded:
         reason = "No router can be shown here, because its encoder could not be loaded"
     elif report.unfit:
         reason = "No router that was trained fits what is opened here"
@@ -246,7 +250,9 @@ def headlines(report: ReportData) -> list[Headline]:
         ]
     figures = []
     if fixed and fixed.difference is not None:
-        ends = f"[{fixed.difference_low:+.3f}, {fixed.difference_high:+.3f}]"
+        ends = "without an interval"
+        if fixed.difference_low is not None:
+            ends = f"[{fixed.difference_low:+.3f}, {fixed.difference_high:+.3f}]"
         figures.append(
             Headline(
                 "R over the best fixed choice",

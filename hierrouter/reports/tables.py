@@ -56,6 +56,8 @@ def named_tables(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> 
         tables["ladder"] = ladder_table(report)
     if report.looks:
         tables["looks"] = looks_table(report)
+    if report.variance:
+        tables["variance"] = variance_table(report)
     tables["reward"] = reward_table(report, routes)
     if report.regret:
         tables["regret"] = regret_table(report)
@@ -643,6 +645,29 @@ def regret_table(report: ReportData) -> Table:
         rows=lines,
         note="Plan is lost by the first choice, before any answer is seen, the rest by the later "
         "ones; a poor plan leaves little for these to lose.",
+    )
+
+
+def variance_table(report: ReportData) -> Table:
+    """Which hop decides: shares of the variance of Q over all fixed routes, by dataset."""
+    hops = range(1, 1 + len(report.variance[0].hops))
+    columns = (
+        Column("Dataset"),
+        *(Column(f"Hop {hop}") for hop in hops),
+        Column("Interaction"),
+        Column("Deviation of Q"),
+    )
+    lines = tuple(
+        Line("", (row.dataset, *row.hops, row.interaction, row.deviation))
+        for row in report.variance
+        if row.dataset in report.shown_datasets
+    )
+    return Table(
+        title="Which hop decides: shares of the variance of Q over all fixed routes",
+        columns=columns,
+        rows=lines,
+        note="The share of a hop is what its model explains alone. Interaction is the rest: which "
+        "models fit together, and chance, if the questions are few.",
     )
 
 

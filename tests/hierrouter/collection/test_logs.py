@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,9 @@ from hierrouter.collection.transfer import import_
 from hierrouter.evaluation.bounds import best_ahead
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
+from hierrouter.reports.fold_report import report_on_fold
+from hierrouter.reports.report import as_object
+from hierrouter.reports.sentences import message, verdict
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.layout import NEWEST
 from tests.hierrouter.collection.examples import DATA, Rows, save
@@ -421,3 +428,162 @@ def test_a_router_is_trained_on_a_log_without_a_route_for_all(mint: Tree, tmp_pa
         assert "the next best route where that is not offered" in loaded.trained.why_constant
         assert len(constant.others) == 182
     assert loaded.trained.actions.names(mint.models)[-1] == "stop"
+
+
+# Tables of the published means of routes: the benchmarks are their questions.
+
+AGENTOPT = DATA / "agentopt_81.csv"
+Means = dict[str, dict[tuple[str, str], tuple[float, float]]]  # score, cost by benchmark and route
+
+
+def as_log(means: Means) -> Rows:
+    """A log of planners without a score, and of the solver after each; costs are of routes."""
+    rows: Rows = []
+    for benchmark, routes in means.items():
+        question = dict.fromkeys(("dataset", "query_id", "question"), benchmark)
+        question |= {"split": "test", "response": ""}
+        for planner in dict.fromkeys(first for first, _ in routes):
+            rows.append({**question, "action": planner, "path": None, "score": None, "cost": None})
+        for (first, second), (score, cost) in routes.items():
+            last = {"action": second, "path": first, "score": score, "cost": cost}
+            rows.append({**question, **last})
+    return rows
+
+
+def made_means() -> Means:
+    """Two benchmarks of 3 planners and 2 solvers, of which the planner decides more."""
+    rng = np.random.default_rng(5)
+    planners = {"plan-a": 0.1, "plan-b": 0.4, "plan-c": 0.5}
+    solvers = {"solve-x": 0.1, "solve-y": 0.2}
+    return {
+        benchmark: {
+            (planner, solver): (first + second + 0.1 * rng.random(), 0.01 * rng.random())
+            for planner, first in planners.items()
+            for solver, second in solvers.items()
+        }
+        for benchmark in ("games", "riddles")
+    }
+
+
+def published_means() -> Means:
+    """AgentOpt's 81 routes on each of two benchmarks; costs are published of 200 questions."""
+    if not AGENTOPT.is_file():
+        pytest.skip("the table is not here")
+    means: Means = {}
+    with AGENTOPT.open(newline="") as file:
+        for row in csv.DictReader(file):
+            route = f"plan-{row['first']}", f"solve-{row['second']}"
+            values = float(row["accuracy"]), float(row["cost_usd_200"]) / 200
+            means.setdefault(row["pipeline"], {})[route] = values
+    assert [len(routes) for routes in means.values()] == [81, 81]
+    return means
+
+
+def shares_by_hand(routes: dict[tuple[str, str], tuple[float, float]]) -> list[float]:
+    """Shares of both main effects and of the interaction, as a textbook has them."""
+    scores = {route: score for route, (score, _) in routes.items()}
+    grand = fmean(scores.values())
+    effects = []
+    for position in (0, 1):
+        names = dict.fromkeys(route[position] for route in scores)
+        means = [fmean(scores[r] for r in scores if r[position] == name) for name in names]
+        effects.append(fmean([(mean - grand) ** 2 for mean in means]))
+    whole = fmean([(score - grand) ** 2 for score in scores.values()])
+    return [effect / whole for effect in effects] + [1 - sum(effects) / whole]
+
+
+@pytest.mark.parametrize("make", [made_means, published_means], ids=lambda make: make.__name__)
+def test_a_table_of_means_opens_with_its_costs_and_says_which_hop_decides(
+    make: Callable[[], Means], tmp_path: Path
+) -> None:
+    means = make()
+    path = save(as_log(means), tmp_path / "log.csv")
+    imported = import_(path, tmp_path / "cache")
+    told = " ".join(imported.notes)
+    assert "C is the file's cost" in told
+    assert "no texts of answers in the file" in told
+    assert "empty answers" not in told
+    tree = OpenTree(cache=tmp_path / "cache", encoder="hashed-ngrams").run()
+    report = report_on_fold(tree, 0.0, None, None, {})
+    written = as_object(report)
+    rows = {(row["dataset"], row["policy"]): row for row in written["rows"]}
+    for benchmark, routes in means.items():
+        for (first, second), (score, cost) in routes.items():
+            plain = [re.sub(r"[^A-Za-z0-9._:-]+", "-", name) for name in (first, second)]
+            row = rows[benchmark, ">".join(plain)]
+            assert row["quality"] == pytest.approx(score, abs=1e-12)
+            assert row["cost"] == pytest.approx(cost, abs=5e-10)  # billionths
+            assert row["quality_low"] is None  # one value has no interval
+    for shares in written["variance"][: len(means)]:
+        expected = shares_by_hand(means[shares["dataset"]])
+        assert [*shares["hops"], shares["interaction"]] == pytest.approx(expected, abs=1e-9)
+    assert message(report).startswith("2 questions are too few for a router, and for intervals: ")
+    assert verdict(report) == "few"
+
+
+def test_agentopt_is_as_published(tmp_path: Path) -> None:
+    rows = [row for row in as_log(published_means()) if row["dataset"] == "HotpotQA"]
+    import_(save(rows, tmp_path / "log.parquet"), tmp_path / "cache")
+    tree = OpenTree(cache=tmp_path / "cache", encoder="hashed-ngrams").run()
+    report = report_on_fold(tree, 0.0, None, None, {})
+    best = report.best("route")
+    assert best is not None
+    assert best.policy == "plan-Ministral-3-8B>solve-Claude-Opus-4.6"
+    assert (round(best.quality, 3), round(200 * best.cost, 2)) == (0.743, 2.64)
+    routes = {row.policy: row.quality for row in report.overall if row.kind == "route"}
+    same = [
+        quality
+        for route, quality in routes.items()
+        if len({name.partition("-")[2] for name in route.split(">")}) == 1
+    ]
+    assert (len(routes), len(same), round(max(same), 3)) == (81, 9, 0.682)
+    opus = routes["plan-Claude-Opus-4.6>solve-Claude-Opus-4.6"]
+    assert round(opus, 3) == 0.317
+    shares = report.variance[0]
+    assert [round(share, 2) for share in shares.hops] == [0.61, 0.24]
+    assert round(shares.interaction, 2) == 0.16
+
+
+def test_runs_of_one_route_are_one_node_with_their_mean_cost(tmp_path: Path) -> None:
+    rows = as_log(made_means())
+    last = rows[-1]
+    again = {**last, "score": last["score"] - 0.2, "cost": last["cost"] + 0.004}
+    import_(save([*rows, again], tmp_path / "log.csv"), tmp_path / "cache")
+    tree = OpenTree(cache=tmp_path / "cache", encoder="hashed-ngrams").run()
+    assert tree.layout.draws == 1
+    node = tree.layout.node([tree.models.index(last[name]) for name in ("path", "action")])
+    query = tree.query_ids.index(last["query_id"])
+    assert tree.score[query, node] == pytest.approx(last["score"] - 0.1)
+    assert tree.cost[query, node] == pytest.approx(last["cost"] + 0.002, abs=1e-9)
+
+
+@pytest.mark.parametrize("cost", ["-1.0", "dear", "nan"])
+def test_a_cost_that_is_none_is_refused_by_its_row(cost: str, tmp_path: Path) -> None:
+    rows = [{**row, "cost": row["cost"] and str(row["cost"])} for row in as_log(made_means())]
+    rows[5]["cost"] = cost
+    with pytest.raises(InputError, match=r"cost must be a number from 0 on, got .*: row 6;"):
+        import_(save(rows, tmp_path / "log.csv"), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_stated_costs_beside_tokens_are_compared_and_a_price_beside_costs_is_refused(
+    tmp_path: Path,
+) -> None:
+    rows = as_log(made_means())
+    path = save(rows, tmp_path / "log.csv")
+    with pytest.raises(InputError, match=r"--price; leave it out"):
+        import_(path, tmp_path / "cache", prices={"solve-x": 1.0})
+    with_tokens = [{**row, "tokens_in": 3, "tokens_out": 4} for row in rows]
+    imported = import_(save(with_tokens, tmp_path / "tokens.csv"), tmp_path / "other")
+    assert "C is the file's cost" not in " ".join(imported.notes)
+    tree = OpenTree(cache=tmp_path / "other", encoder="hashed-ngrams").run()
+    assert tree.cost.max() == 14  # a token costs 1
+
+
+def test_a_ragged_log_has_no_share_of_a_hop(tmp_path: Path) -> None:
+    rows = as_log(made_means())
+    import_(save(rows[:-1], tmp_path / "log.csv"), tmp_path / "cache")
+    tree = OpenTree(cache=tmp_path / "cache", encoder="hashed-ngrams").run()
+    assert report_on_fold(tree, 0.0, None, None, {}).variance == ()
+    riddles = tree.select(np.array([tree.query_ids.index("games")]))
+    assert len(report_on_fold(riddles, 0.0, None, None, {}).variance) == 2

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -11,15 +13,17 @@ from hypothesis import strategies as st
 from hierrouter.evaluation.outcome import (
     Actions,
     Outcome,
+    RouteMeans,
     ending_probabilities,
     fixed_routes,
     greedy,
     policy_outcome,
     single_calls,
+    variance_shares,
 )
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
-from tests.hierrouter.trees import random_tree
+from tests.hierrouter.trees import lucky_tree, random_tree
 
 shapes = st.builds(Layout.full, st.integers(1, 4), st.integers(1, 3))
 trees = st.builds(random_tree, shapes, st.integers(1, 5), st.integers(0, 2**16))
@@ -128,3 +132,82 @@ def test_there_is_one_legal_way_to_end_at_each_ending(actions: Actions) -> None:
         )
     ]
     assert sorted(ends) == list(range(routes.nodes)[actions.endings])
+
+
+# Which hop decides.
+
+
+def shares_by_hand(values: dict[tuple[int, ...], float]) -> list[float]:
+    """Main effects and interaction as shares of the variance, from routes and their values."""
+    grand = fmean(values.values())
+    whole = fmean([(value - grand) ** 2 for value in values.values()])
+    shares = []
+    for hop in range(len(next(iter(values)))):
+        actions = {route[hop] for route in values}
+        means = [fmean([values[r] for r in values if r[hop] == action]) for action in actions]
+        shares.append(fmean([(mean - grand) ** 2 for mean in means]) / whole)
+    return [*shares, 1 - sum(shares)]
+
+
+def mean_score(tree: RouteTree, query: int, route: tuple[int, ...], node: int = 0) -> float:
+    """The mean score of a route over the draws of its calls, by recursion."""
+    if not route:
+        return float(tree.score[query, node])
+    layout = tree.layout
+    draws = np.flatnonzero((layout.parent == node) & (layout.action == route[0])).tolist()
+    return fmean([mean_score(tree, query, route[1:], draw) for draw in draws])
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        random_tree(Layout.full(3, 2), 4, 1),
+        random_tree(Layout.full(2, 3), 5, 2),
+        lucky_tree(3, 6, 2, 3),
+    ],
+    ids=["3x3", "2x2x2", "draws"],
+)
+def test_the_shares_of_hops_are_those_of_a_textbook(tree: RouteTree) -> None:
+    queries = np.arange(1, len(tree))
+    shares = variance_shares(RouteMeans(tree), queries)
+    assert shares is not None
+    values = {
+        route: fmean([mean_score(tree, query, route) for query in queries.tolist()])
+        for route in product(range(tree.layout.call_actions), repeat=tree.hops)
+    }
+    expected = shares_by_hand(values)
+    assert [*shares.hops, shares.interaction] == pytest.approx(expected, abs=1e-9)
+    assert shares.deviation == pytest.approx(float(np.std(list(values.values()))), abs=1e-9)
+
+
+def test_planted_effects_of_hops_come_back() -> None:
+    """Effects of 3 and 1 on Q at the two hops, and of 1 on their pair: 9/11, 1/11 and 1/11."""
+    tree = random_tree(Layout.full(2, 2), 1, 0)
+    sign = [-1.0, 1.0]
+    score = np.zeros((1, 7))
+    for first, second in product((0, 1), repeat=2):
+        effect = 3 * sign[first] + sign[second] + sign[first] * sign[second]
+        score[0, tree.layout.node((first, second))] = effect
+    shares = variance_shares(RouteMeans(replace(tree, score=score)), np.array([0]))
+    assert shares is not None
+    assert [*shares.hops, shares.interaction] == pytest.approx([9 / 11, 1 / 11, 1 / 11])
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout.full(3, 1),  # one hop
+        Layout.full(1, 3),  # one action
+        Layout.grown(3, lambda path: ((0, 1), (2,))[len(path)] if len(path) < 2 else ()),
+        Layout.grown(3, lambda path: (0, 1, 2)[len(path) : 3 - path.count(0)]),
+        Layout.grown(2, lambda path: (0, 1) if path in ((), (0,)) else ()),  # of two depths
+    ],
+)
+def test_other_routes_have_no_shares_of_hops(layout: Layout) -> None:
+    assert variance_shares(RouteMeans(random_tree(layout, 3, 0)), np.arange(3)) is None
+
+
+def test_equal_routes_have_no_shares_of_hops() -> None:
+    tree = random_tree(Layout.full(2, 2), 3, 0)
+    equal = replace(tree, score=np.full_like(tree.score, 0.25))
+    assert variance_shares(RouteMeans(equal), np.arange(3)) is None
