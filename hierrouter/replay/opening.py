@@ -25,7 +25,7 @@ from hierrouter.engines.judge import judge_scorer
 from hierrouter.engines.sentence_encoder import SentenceEncoder
 from hierrouter.paper import PAPER_SCORER, PAPER_SEED
 from hierrouter.pools.files import currency_of, load_pool, prices_of, stored_import, stored_scorer
-from hierrouter.pools.pool import KEEP_THOUGHTS, Price, guessed_prices_note, rates_of
+from hierrouter.pools.pool import KEEP_THOUGHTS, Pool, Price, guessed_prices_note, rates_of
 from hierrouter.questions.datasets import drawn_ids
 from hierrouter.questions.final import THOUGHT_REGEX
 from hierrouter.questions.own_code import NO_SOURCE
@@ -185,6 +185,8 @@ def open_trees(
         "given_by_default": is_default_scorer and scorer is GIVEN_SCORER,
         # Imports of earlier versions have no other column for seconds that are a call's own.
         "shared_time": 0.0 if pool.imported else loaded.shared_time,
+        "sampled": _sampled_actions(pool),
+        "collected_draws": opened.stored.draws,
         "is_fitting_scorer": is_default_scorer and scorer.name in REFERENCE_FORMS,
     }
     arrays = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
@@ -256,6 +258,13 @@ def load_scorers(name: str) -> tuple[Scorer, Scorer]:
     scorer = scorer_named(name)
     # Where the source of an import has said what Q is, it has also said what is right.
     return scorer, scorer if scorer is GIVEN_SCORER else scorer_named(ACCURACY)
+
+
+def _sampled_actions(pool: Pool) -> tuple[bool, ...] | None:
+    """Say which actions draw their responses; None of an import, whose settings are unknown."""
+    if pool.imported:
+        return None
+    return tuple(action.model.generation.temperature > 0 for action in pool.actions)
 
 
 def _encoder(opening: OpenTree, name: str) -> tuple[Encoder | None, str]:

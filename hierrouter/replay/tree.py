@@ -198,6 +198,7 @@ class Tree(RouteTree):
             references of a user's own files, because the user named none.
         given_by_default: whether Q is the given scores because the user named no scorer.
         holes: number of calls of an imported log that the tree leaves out, by reason.
+        collected_draws: the most draws of a call in the cache, of which this tree may have fewer.
         given_costs: of the calls whose cost a server or an imported file states, by model: the sum
             of these costs, the number of the calls, and their tokens in, tokens out, cached tokens
             in, and tokens of thoughts.
@@ -219,6 +220,7 @@ class Tree(RouteTree):
     given_by_default: bool = False
     is_fitting_scorer: bool = False
     given_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    collected_draws: int = 1
 
     def given_cost_notes(self) -> Iterator[str]:
         """Yield notes on costs that differ from those that servers or an imported file state."""

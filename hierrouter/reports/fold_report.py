@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -143,7 +144,6 @@ def report_on_fold(
     notes = (
         *(ALL_FOLDS_NOTES if split == ALL_FOLDS else ()),
         *data_notes(tree),
-        *_luck_notes(fold),
         *cost_notes(fold, alpha),
         *_route_notes(outcomes.fold, objective.ends_early),
         *_constant_notes(trained, outcomes.single_route),
@@ -175,7 +175,12 @@ def report_on_fold(
         notes=notes,
         deferral=_deferral_summary(fold, alpha, deferral, defer.share if defer else None),
     )
-    return replace(report, unembedded=tree.unembedded, too_few=_too_few(tree))
+    return replace(
+        report,
+        unembedded=tree.unembedded,
+        too_few=_too_few(tree),
+        luck_unknown=_luck_sentence(tree, fold),
+    )
 
 
 def _too_few(tree: RouteTree) -> str:
@@ -594,15 +599,27 @@ def _add_variance(table: EstimateTable, fold: RouteTree) -> None:
         table.add_values("variance", rest, **columns)
 
 
-def _luck_notes(fold: RouteTree) -> list[str]:
-    """Say that luck cannot be told, if responses were drawn, and each call has one of them."""
+def _luck_sentence(tree: RouteTree, fold: RouteTree) -> str:
+    """Say that luck cannot be told, and what would tell it; "" unless one draw of each call came.
+
+    Args:
+        tree: all folds, perhaps of a cache, which the command names.
+        fold: the queries that are reported on.
+    """
     if not any(fold.sampled or ()) or bounds.has_several_draws(fold):
-        return []
-    return [
-        "Responses were drawn at a temperature above 0, one for each call, so luck cannot be told "
-        "from skill: part of the gap to the oracle is luck. Collect several draws to tell them "
-        "apart."
-    ]
+        return ""
+    sentence = (
+        "Luck cannot be told from skill with one draw of each call at a temperature above 0, so "
+        "part of the gap to the oracle is luck"
+    )
+    if not isinstance(tree, Tree):
+        return f"{sentence}."
+    if tree.collected_draws > 1:
+        return f"{sentence}: leave --draws 1 out to open all {tree.collected_draws}."
+    command = ["hierrouter", "collect", "--cache", str(tree.root), "--draws", "2"]
+    if tree.pool:
+        command += ["--pool", tree.pool]
+    return f"{sentence}: `{shlex.join(command)}` tells them apart."
 
 
 def _add_luck(

@@ -147,7 +147,7 @@ class FinishedReport:
 
     @property
     def message(self) -> str:
-        """The report in one sentence."""
+        """The report in one sentence, and one more if luck cannot be told from skill."""
         return message(self.result)
 
     @cached_property

@@ -110,6 +110,8 @@ class ReportData:
             trained or not; "" if they have.
         split_gap: share of the gap to the split oracle that is closed; None without a router, or
             if no call has several draws.
+        luck_unknown: a sentence that luck cannot be told from skill, as calls at a temperature
+            above 0 have one draw; "" if it can, or if nothing was drawn.
         unfit: how the newest run was trained, if no run fits what is reported on; "" if one does,
             or nothing has been trained.
         too_few: says that the queries of all folds are too few for a router and for intervals; ""
@@ -138,6 +140,7 @@ class ReportData:
     history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     audit: Audit | None = None
     unembedded: str = ""
+    luck_unknown: str = ""
     unfit: str = ""
     split_gap: SplitGap | None = None
     too_few: str = ""

@@ -90,7 +90,10 @@ def verdict(report: ReportData) -> Verdict:
 
 
 def message(report: ReportData) -> str:
-    """Summarise the report in one sentence: how good the router is, and how good one could be."""
+    """Summarise the report: how good the router is, and how good one could be.
+
+    It is one sentence. A second one says so if luck cannot be told from skill.
+    """
     router = report.router
     best = _best_but_oracles(report)
     oracle = bounds_over_all(report).get(ANYTIME_ORACLE) or report.best("oracle")
@@ -107,7 +110,7 @@ def message(report: ReportData) -> str:
         split = bounds_over_all(report).get(SPLIT_ORACLE)
         if split:
             parts.append(f"without luck, {_short_facts(report, split)} is possible")
-    return one_line("; ".join(parts)) + "."
+    return one_line(" ".join(filter(None, [one_line("; ".join(parts)) + ".", report.luck_unknown])))
 
 
 def _best_but_oracles(report: ReportData) -> Row | None:

@@ -26,6 +26,8 @@ from hierrouter.pools.pool import Endpoint, Generation, Pool
 from hierrouter.replay.inspection import cache_info, verify_cache
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
+from hierrouter.reports.fold_report import report_on_fold
+from hierrouter.reports.sentences import message
 from hierrouter_cache.errors import IncompleteTree, InputError
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.reader import CacheReader
@@ -315,6 +317,34 @@ def test_a_cache_goes_on_with_draws_and_calls_nothing_twice(tmp_path: Path) -> N
     assert one.weight is None
     with pytest.raises(InputError, match="draws must be 1 to 2, as collected, got 3"):
         OpenTree(cache=tmp_path, draws=3).run()
+
+
+def test_the_report_says_what_to_run_where_each_call_has_one_draw(tmp_path: Path) -> None:
+    """Beside the headline, once; not at temperature 0, of several draws or of an import."""
+    words = "Luck cannot be told from skill with one draw of each call"
+
+    def said(root: Path, draws: int | None = None) -> list[str]:
+        tree = OpenTree(cache=root, draws=draws).run()
+        report = report_on_fold(tree, 0.0, None, None, {}, split="all")
+        assert not [note for note in report.notes if "Luck" in note]
+        return message(report).split(words)[1:]
+
+    root = tmp_path / "two words"
+    engines = Scripted()
+    mixed = replace(DRAWN, models=(DRAWN.models[0], *POOL.models[1:]))
+    fill_cache(mixed, QUERIES, root, engines=engines)
+    assert OpenTree(cache=root).run().sampled == (True, False, False)
+    [sentence] = said(root)
+    assert sentence.endswith(f"`hierrouter collect --cache '{root}' --draws 2` tells them apart.")
+    fill_cache(with_two_draws(mixed), QUERIES, root, engines=engines)
+    assert said(root) == []
+    assert said(root, 1)[0].endswith("leave --draws 1 out to open all 2.")
+    assert OpenTree(cache=root).run().sampled == (True, False, False)
+    fill_cache(POOL, QUERIES, tmp_path / "cold", engines=engines)
+    assert said(tmp_path / "cold") == []
+    import_(save(single_answers(), tmp_path / "sums.jsonl"), tmp_path / "imported")
+    assert OpenTree(cache=tmp_path / "imported").run().sampled is None
+    assert said(tmp_path / "imported") == []
 
 
 def test_direct_calls_are_means_over_draws(tmp_path: Path) -> None:
