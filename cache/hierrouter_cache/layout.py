@@ -243,6 +243,37 @@ class Layout:
         new_parent = np.where(parent[order] < 0, -1, number[parent[order]])
         return cls(call_actions, new_parent, action[order], draw[order], give_backs), order
 
+    def forest(self, present: NDArray[np.bool_]) -> tuple[Layout, Integers, Integers]:
+        """Return the trees of some queries as one tree, without the nodes that they lack.
+
+        Below a new root, the root of each query is a draw of action 0. Where few queries share
+        nodes, it has far fewer nodes than this layout times the queries. What no call follows in a
+        query is a leaf.
+
+        Args:
+            present: bool[queries, nodes], which nodes a query has; with a node also its parent.
+
+        Returns:
+            The layout; its answers have numbers higher by 1. For each of its nodes but the root the
+            position of the query, int64[n], and the number of the node here, int64[n].
+        """
+        query, node = np.nonzero(present)
+        number = np.zeros(present.shape, np.int64)
+        number[query, node] = 1 + np.arange(len(node))
+        is_root = node == 0
+        parent = np.where(is_root, 0, number[query, self.parent[node]])
+        action = np.where(is_root, 0, self.action[node])
+        draw = np.where(is_root, query, self.draw[node])
+        give_backs = tuple(answer + (answer != NEWEST) for answer in self.give_backs)
+        layout, order = Layout.sorted(
+            self.call_actions,
+            np.append(-1, parent),
+            np.append(-1, action),
+            np.append(0, draw),
+            give_backs,
+        )
+        return layout, query[order[1:] - 1], node[order[1:] - 1]
+
     @classmethod
     def grown(
         cls,
@@ -377,8 +408,10 @@ class Layout:
     @cached_property
     def _depth(self) -> Integers:
         depth = np.zeros(self.nodes, np.int64)
-        for node in range(1, self.nodes):
-            depth[node] = depth[self.parent[node]] + 1
+        ancestors = self.parent
+        while (ancestors >= 0).any():
+            depth += ancestors >= 0
+            ancestors = np.where(ancestors >= 0, self.parent[ancestors], -1)
         return depth
 
     def depth(self) -> Integers:
@@ -730,10 +763,10 @@ def _canonical_order(parent: Integers, action: Integers, draw: Integers) -> Inte
         is_inner = has_children[level]
         inner.append(level[is_inner])
         leaves.append(level[~is_inner])
-        level = np.concatenate(
-            [by_parent[starts[node + 1] : starts[node + 2]] for node in level[is_inner].tolist()]
-            or [np.empty(0, np.int64)]
-        )
+        first = starts[level[is_inner] + 1]
+        counts = starts[level[is_inner] + 2] - first
+        before = np.cumsum(counts) - counts
+        level = by_parent[np.repeat(first - before, counts) + np.arange(counts.sum())]
         keys = np.stack([parent[level], action[level], draw[level]])
         if (np.diff(keys, axis=1) == 0).all(axis=0).any():
             raise ValueError("two nodes are the same draw of the same call")

@@ -479,6 +479,12 @@ def is_plain(tree: RouteTree) -> bool:
     return tree.weight is None and tree.can_end is None and tree.layout.draws == 1
 
 
+def has_holes(tree: RouteTree) -> bool:
+    """Whether some query lacks a node, or some answer is not judged."""
+    is_complete = tree.weight is None or bool((tree.weight[:, 1:] > 0).all())
+    return not is_complete or tree.can_end is not None
+
+
 def reach_probability(tree: RouteTree, weight: Floats | None = None) -> Floats:
     """Compute float64[queries, nodes]: how probable a node is if its actions are taken.
 

@@ -6,6 +6,8 @@ present policy's (`improvement_loss`); as the training goes on, more and more we
 expected return itself (`expected_return`). `ppo` is the algorithm that samples episodes instead.
 """
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hierrouter.evaluation.outcome import Actions, reach_probability
+from hierrouter.evaluation.outcome import Actions, has_holes
 from hierrouter.learning.config import ExactConfig
 from hierrouter.learning.forward import ILLEGAL_LOGIT
 from hierrouter.learning.network import (
@@ -29,6 +31,8 @@ from hierrouter.learning.network import (
     steps_taken,
 )
 from hierrouter_cache.layout import NOT_OFFERED, Layout, Level
+
+MIN_SHARE = 1e-9  # a smaller sum of probabilities counts as this one
 
 
 class ExactLearner:
@@ -58,7 +62,7 @@ class ExactLearner:
         self._rng = rng
         self._reward = fold.episode_reward(alpha, config.standardise_reward)
         self._weight = fold.tree.weight
-        self._presence = None if self._weight is None else reach_probability(fold.tree)
+        self._has_holes = has_holes(fold.tree)
         self._total_steps = total_steps(fold.queries, config)
         self._adam = make_adam(router.parameters(), config, self._total_steps)
 
@@ -81,6 +85,14 @@ class ExactLearner:
 
     def _step(self, query: Tensor) -> float:
         """Make one gradient step on the trees of some queries, int64[n]; return the loss."""
+        loss = self._loss_of_forest(query) if self._has_holes else self._loss(query)
+        self._adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
+        return loss.item()
+
+    def _loss(self, query: Tensor) -> Tensor:
+        """The loss on the trees of some queries, int64[n], at all states of the layout."""
         actions = self._fold.actions
         states = noisy_trees(self._fold, query, self._config, self._rng)
         logits = self.router(states)[0].reshape(len(query), -1, actions.count)
@@ -88,7 +100,7 @@ class ExactLearner:
         progress = steps_taken(self._adam) / self._total_steps
         reward = torch.from_numpy(self._reward[query.numpy()].astype(np.float32))
         own = query.numpy() % len(self._fold.tree)
-        loss = exact_loss(
+        return exact_loss(
             actions,
             logits,
             legal,
@@ -96,12 +108,45 @@ class ExactLearner:
             self._config,
             progress,
             _rows(self._weight, own),
-            _rows(self._presence, own),
+            None if self._weight is None else _rows(self._fold.presence, own),
         )
-        self._adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._adam.step()
-        return loss.item()
+
+    def _loss_of_forest(self, query: Tensor) -> Tensor:
+        """The loss on the trees of some queries, int64[n], at the states that they have.
+
+        Only states with a choice are read: there is nothing to learn at the others, and in a log
+        these are most.
+        """
+        fold = self._fold
+        forest = fold.forest(query.numpy())
+        chosen = np.flatnonzero(forest.legal.sum(axis=1) > 1)
+        states = fold.table.rows(torch.from_numpy(forest.state[chosen]))
+        noise = self._config.embedding_noise
+        embedding = add_noise(states.embedding, noise, self._rng, fold.table.numbers)
+        legal = torch.from_numpy(forest.legal)[None]
+        # Where one action is legal, it is certain.
+        logits = torch.zeros(legal.shape).masked_fill(~legal, ILLEGAL_LOGIT)
+        row = torch.from_numpy(chosen)
+        logits = logits.index_copy(
+            1, row, self.router(states._replace(embedding=embedding))[0][None]
+        )
+        presence = np.zeros(forest.weight.shape)
+        presence[chosen] = forest.presence[chosen]
+        return exact_loss(
+            forest.actions,
+            logits,
+            legal,
+            _one_row(forest.rewards(self._reward)),
+            self._config,
+            steps_taken(self._adam) / self._total_steps,
+            _one_row(forest.weight),
+            _one_row(presence),
+        )
+
+
+def _one_row(values: NDArray[np.float64]) -> Tensor:
+    """float32[1, n]: the values of the only row of a forest."""
+    return torch.from_numpy(values.astype(np.float32))[None]
 
 
 def _rows(values: NDArray[np.float64] | None, query: NDArray[np.int64]) -> Tensor | None:
@@ -179,7 +224,7 @@ def improvement_loss(
 ) -> Tensor:
     """Mean cross-entropy from softmax(Q / temperature) to the policy, over all states.
 
-    The draws of a call count as one state, and states that a query lacks not at all.
+    The draws of a call count as one state, and states without a choice not at all.
 
     Args:
         actions: what may be chosen.
@@ -188,8 +233,8 @@ def improvement_loss(
         reward: float32[queries, endings], reward of an episode with this ending.
         temperature: of the improved policy, in units of the reward.
         weight: as for `action_values`.
-        presence: float32[queries, nodes], the probability of each node if its calls are made, 0 if
-            the query lacks it; None if every query has all nodes and each call one draw.
+        presence: float32[queries, nodes], the probability of each node if its calls are made; 0 at
+            states that do not count. None if each call has one draw.
     """
     with torch.no_grad():
         values = action_values(actions, log_policy.exp(), reward, weight)
@@ -198,9 +243,9 @@ def improvement_loss(
     entropy = -(target * log_policy).sum(dim=2)
     if presence is None:
         return entropy.mean()
-    # Of a state that ends without a choice there is nothing to learn.
-    share = presence[:, : actions.states] * legal.any(dim=2)
-    return (entropy * share).sum() / share.sum()
+    share = presence[:, : actions.states]
+    # In some logs there is no choice on some questions.
+    return (entropy * share).sum() / share.sum().clamp(min=MIN_SHARE)
 
 
 def action_values(
@@ -236,8 +281,6 @@ def action_values(
             leaves = _leaves(layout, level)
             values[:, leaves, : actions.calls] = reward[:, leaves, None]
         chosen = (probabilities[:, level.states] * values[:, level.states]).sum(dim=2)
-        if weight is not None and level.calls and not actions.returns:
-            chosen = torch.where(_offers_nothing(level, weight), reward[:, level.inner], chosen)
         value[:, level.states] = chosen
     return values
 
@@ -268,9 +311,6 @@ def expected_return(
         if actions.returns:
             returned = reward[:, _returned(layout, level)]
             total = total + (joint[:, :, actions.calls :] * returned).sum(dim=(1, 2))
-        elif weight is not None and level.calls:
-            ended = torch.where(_offers_nothing(level, weight), reached, 0.0)
-            total = total + (ended * reward[:, level.inner]).sum(dim=1)
         next_reached = []
         for calls in level.calls:
             chance = 1 if weight is None else weight[:, calls.nodes]
@@ -298,12 +338,6 @@ def _gather(level: Level, values: Tensor, weight: Tensor | None) -> Tensor:
         reached = reached if weight is None else reached * weight[:, calls.nodes]
         result.index_add_(1, torch.from_numpy(calls.source), reached)
     return result.reshape(shape)
-
-
-def _offers_nothing(level: Level, weight: Tensor) -> Tensor:
-    """bool[queries, inner nodes of the level]: where a query offers no call: the episode ends."""
-    ones = torch.ones_like(weight)
-    return ~(_gather(level, ones, weight) > 0).any(dim=2)
 
 
 def _returned(layout: Layout, level: Level) -> NDArray[np.int64]:

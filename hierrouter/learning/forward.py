@@ -201,17 +201,21 @@ class TrainedNetwork:
     def policy(self, tree: RouteTree, actions: Actions) -> Floats:
         """float64[queries, S, A]: the policy at every state of a tree with embeddings."""
         legal = LegalActions.of(tree.with_layout(actions.layout), actions)
-        chunks = [
-            self.probabilities(embedding, node, cost, legal.at(query, node))
-            for embedding, query, node, cost in _state_chunks(tree, actions)
-        ]
-        return np.concatenate(chunks).reshape(len(tree), actions.states, -1)
+        if tree.weight is None or len(legal.table) != len(tree):
+            every = np.arange(len(tree) * actions.states)
+            policy = np.empty((len(every), actions.count))
+        else:
+            policy, every = forced_probabilities(legal.table.reshape(-1, actions.count))
+        for state, embedding, query, node, cost in _state_chunks(tree, actions, every):
+            policy[state] = self.probabilities(embedding, node, cost, legal.at(query, node))
+        return policy.reshape(len(tree), actions.states, -1)
 
     def all_features(self, tree: RouteTree, actions: Actions) -> Floats:
         """float64[queries, S, hidden]: the features of every state of a tree with embeddings."""
+        every = np.arange(len(tree) * actions.states)
         chunks = [
             self.features(embedding, node, cost).astype(np.float64)
-            for embedding, _, node, cost in _state_chunks(tree, actions)
+            for _, embedding, _, node, cost in _state_chunks(tree, actions, every)
         ]
         return np.concatenate(chunks).reshape(len(tree), actions.states, -1)
 
@@ -300,19 +304,39 @@ def softmax(logits: Floats) -> Floats:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
+def forced_probabilities(legal: Booleans) -> tuple[Floats, Integers]:
+    """Make the policy where there is nothing to choose, and find the states where there is.
+
+    Args:
+        legal: bool[n, A].
+
+    Returns:
+        float64[n, A]: 1 for the only legal action; without any, all are as probable. And int64[m],
+        the rows with several legal actions.
+    """
+    count = legal.sum(axis=1)
+    policy = np.where(count[:, None] > 0, legal, 1 / legal.shape[1]).astype(np.float64)
+    return policy, np.flatnonzero(count > 1)
+
+
 def _state_chunks(
-    tree: RouteTree, actions: Actions
-) -> Iterator[tuple[Array, Integers, Integers, Array]]:
-    """The inputs of a network at all states of a tree, chunk by chunk, query after query.
+    tree: RouteTree, actions: Actions, states: Integers
+) -> Iterator[tuple[Integers, Array, Integers, Integers, Array]]:
+    """The inputs of a network at some states of a tree, chunk by chunk.
+
+    Args:
+        tree: the queries.
+        actions: what may be chosen.
+        states: int64[n], numbers of the states, query after query.
 
     Yields:
-        Embeddings float32[n, dim], queries int64[n], nodes int64[n], and costs so far float32[n].
+        Numbers of the states int64[n], their embeddings float32[n, dim], queries int64[n], nodes
+        int64[n], and costs so far float32[n].
     """
     tree = tree.with_layout(actions.layout)
     tree.require_embedded()
-    total = len(tree) * actions.states
-    for start in range(0, total, STATES_PER_PASS):
-        state = np.arange(start, min(start + STATES_PER_PASS, total))
+    for start in range(0, len(states), STATES_PER_PASS):
+        state = states[start : start + STATES_PER_PASS]
         query, node = np.divmod(state, actions.states)
         cost = tree.cost[query, node].astype(np.float32)
-        yield tree.embedding_at(query, node), query, node, cost
+        yield state, tree.embedding_at(query, node), query, node, cost

@@ -12,9 +12,9 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ from hierrouter.learning.forward import (
     UNSEEN_SPREAD,
     RouterShape,
     TrainedNetwork,
+    forced_probabilities,
 )
 from hierrouter.learning.resumption import Array, Resumption, TrainingState, prefix, select
 from hierrouter.replay.env import EndingRewards, walk
@@ -373,6 +374,95 @@ def evaluate_in_chunks(
     return torch.cat([network(table.rows(chunk)) for chunk in chunks])
 
 
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """The trees of some queries as one tree, without the nodes that they lack.
+
+    See `Layout.forest`. Its expected values are means over the queries.
+
+    Attributes:
+        actions: what may be chosen.
+        query: int64[nodes], position in the fold of each node's query; 0 for the root.
+        node: int64[nodes], its number in the layout of the fold; 0 for the root.
+        state: int64[nodes], the number of each state, see `StateTable`; 0 for the root.
+        legal: bool[states, A], which actions may be chosen.
+        weight: float64[nodes], probability of each draw of a call.
+        presence: float64[nodes], the probability of each node if its calls are made.
+        ending: int64[endings], the number of each ending in the layout of the fold.
+    """
+
+    actions: Actions
+    query: NDArray[np.int64]
+    node: NDArray[np.int64]
+    state: NDArray[np.int64]
+    legal: NDArray[np.bool_]
+    weight: NDArray[np.float64]
+    presence: NDArray[np.float64]
+    ending: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, fold: TrainingFold, query: NDArray[np.int64]) -> Self:
+        """Return the forest of some queries of a fold, int64[n]; they may repeat."""
+        tree = fold.tree
+        own = query % len(tree)
+        reach = fold.presence[own]
+        layout, position, node = fold.actions.layout.forest(reach > 0)
+        actions = replace(fold.actions, layout=layout)
+        states = actions.states
+        legal = np.zeros((states, actions.count), np.bool_)
+        legal[0, 0] = True  # the draw of a query
+        row = own[position] * fold.actions.states + node
+        legal[1:] = fold.table.legal.numpy()[row[: states - 1]]
+        weight = np.ones(layout.nodes)
+        if tree.weight is not None:
+            weight[1:] = tree.weight[own[position], node]
+        weight[1:][node == 0] = 1 / len(query)
+        ending = np.append(0, node)
+        if layout.endings > layout.nodes:
+            ending = np.pad(ending, (0, layout.endings - layout.nodes))
+            further = np.argwhere(layout.give_back >= layout.nodes)
+            for state, column in further.tolist():
+                number = layout.give_back[state, column]
+                ending[number] = fold.actions.layout.give_back[ending[state], column]
+        return cls(
+            actions=actions,
+            query=np.append(0, query[position]),
+            node=np.append(0, node),
+            state=np.append(0, query[position] * fold.actions.states + node),
+            legal=legal,
+            weight=weight,
+            presence=np.append(0.0, reach[position, node]),
+            ending=ending,
+        )
+
+    def rewards(self, reward: EndingRewards) -> NDArray[np.float64]:
+        """float64[endings]: the reward of an episode with each ending.
+
+        Args:
+            reward: float64[queries, endings] of the fold.
+        """
+        query = self.query[self.actions.layout.ending_node]
+        rewards = np.asarray(reward[query, self.ending], np.float64)
+        rewards[0] = 0.0
+        return rewards
+
+    def means(
+        self, probabilities: NDArray[np.float64], values: Sequence[EndingRewards]
+    ) -> list[float]:
+        """Compute exact means over the queries under a policy.
+
+        Args:
+            probabilities: float64[states, A], the policy.
+            values: float64[queries, endings] each, such as Q and C of the fold.
+        """
+        endings = ending_probabilities(self.actions, probabilities[None], self.weight[None])[0]
+        # Of unjudged answers the quality is unknown, and no episode ends with them.
+        return [
+            float(np.where(endings > 0, endings * self.rewards(value), 0.0).sum())
+            for value in values
+        ]
+
+
 @dataclass(frozen=True)
 class TrainingFold:
     """One fold of a tree, with its states as tensors."""
@@ -391,6 +481,20 @@ class TrainingFold:
         """The fold `tree`, with the actions that the objective allows."""
         tree = objective.view(tree)
         return cls(tree, objective.actions(tree.layout), state_table(tree, objective))
+
+    @cached_property
+    def presence(self) -> NDArray[np.float64]:
+        """float64[queries, nodes]: the probability of each node if its calls are made."""
+        return reach_probability(self.tree)
+
+    def forest(self, query: NDArray[np.int64]) -> Forest:
+        """Return the trees of some queries, int64[n], without the nodes that they lack."""
+        return Forest.of(self, query)
+
+    @cached_property
+    def every_tree(self) -> Forest:
+        """The trees of all queries, without the nodes that they lack."""
+        return self.forest(np.arange(len(self.tree)))
 
     def episode_reward(self, alpha: float, standardise: bool) -> EndingRewards:
         """The reward of an episode with each ending.
@@ -453,9 +557,8 @@ class TrainingFold:
         If each call has one draw, only states that the policy visits are evaluated.
         """
         if self.tree.weight is not None:
-            endings = self.greedy_endings(router)
-            rewards = ending_reward(self.tree, alpha)
-            return float(np.where(endings > 0, endings * rewards, 0.0).sum(axis=1).mean())
+            [mean] = self.greedy_means_on_draws(router, [ending_reward(self.tree, alpha)])
+            return mean
 
         def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
             probabilities = action_probabilities(router, self.table, torch.from_numpy(state))
@@ -466,23 +569,24 @@ class TrainingFold:
         rollouts = walk(self.actions, reward, np.arange(len(self.tree)), act)
         return float(rollouts.reward.sum(axis=1).mean())
 
-    def greedy_endings(self, router: RouterNetwork, copy: int = 0) -> NDArray[np.float64]:
-        """The ending of each query under the greedy policy; all states are evaluated.
+    def greedy_means_on_draws(
+        self, router: RouterNetwork, values: Sequence[EndingRewards], copy: int = 0
+    ) -> list[float]:
+        """Exact means of the greedy policy where calls have several draws, or queries lack nodes.
+
+        All states with a choice are evaluated.
 
         Args:
             router: the network.
+            values: float64[queries, endings] each.
             copy: which copy of the states is evaluated, see `StateTable`.
-
-        Returns:
-            float64[queries, endings], the probability of each.
         """
-        queries = len(self.tree)
-        count = queries * self.actions.states
-        state = copy * count + torch.arange(count)
-        probabilities = action_probabilities(router, self.table, state)
-        choice = greedy(probabilities, self.tree.base_rate, self.actions.returns)
-        choice = choice.reshape(queries, self.actions.states, -1)
-        return ending_probabilities(self.actions, choice, self.tree.weight)
+        forest = self.every_tree
+        policy, chosen = forced_probabilities(forest.legal)
+        state = copy * len(self.table.node) + forest.state[chosen]
+        probabilities = action_probabilities(router, self.table, torch.from_numpy(state))
+        policy[chosen] = greedy(probabilities, self.tree.base_rate, self.actions.returns)
+        return forest.means(policy, values)
 
 
 def fold_pair(

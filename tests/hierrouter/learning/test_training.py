@@ -27,12 +27,12 @@ from hierrouter.learning import config as presets
 from hierrouter.learning import exact, network
 from hierrouter.learning.config import ExactConfig, NetworkConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.forward import STATES_PER_PASS
-from hierrouter.learning.network import RouterNetwork, evaluate_in_chunks, state_table
+from hierrouter.learning.network import RouterNetwork, TrainingFold, evaluate_in_chunks, state_table
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.layout import Layout
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import RouteTree
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.evaluation.test_outcome import random_table
@@ -40,6 +40,7 @@ from tests.hierrouter.learning import trainings
 from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, OBJECTIVE, digest, small_tree
 from tests.hierrouter.trees import (
     FOLDS,
+    one_part,
     planted_tree,
     ragged_tree,
     random_tree,
@@ -407,21 +408,60 @@ def ragged_fold(seed: int, stop: bool = True) -> tuple[RouteTree, Objective]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_exact_values_on_draws_and_holes_are_those_of_the_episodes(seed: int) -> None:
-    tree, objective = ragged_fold(seed)
-    actions = objective.actions(tree.layout)
-    legal = LegalActions.of(tree, actions).table
+@pytest.mark.parametrize("ends", ["calls", "stop", "returns", "newest"])
+def test_exact_values_on_draws_and_holes_are_those_of_the_episodes(seed: int, ends: str) -> None:
+    """The forest of some queries has the values of a plain walk over their own routes."""
+    tree, objective = ragged_fold(seed, stop=ends == "stop")
+    objective = replace(objective, allow_return=ends == "returns")
+    vectors = np.random.default_rng(seed).normal(size=(len(tree), tree.layout.nodes, 4))
+    tree = replace(tree, parts=one_part(vectors))
+    if ends == "newest":
+        tree = tree.with_layout(tree.layout.with_give_backs((NEWEST,)))
+    fold = TrainingFold.of(tree, objective)
+    layout = fold.actions.layout
+    legal = LegalActions.of(fold.tree, fold.actions).table
     table = np.random.default_rng(seed).gamma(1.0, size=legal.shape) * legal
     table /= np.maximum(table.sum(axis=2, keepdims=True), 1e-300)
-    reward = torch.from_numpy(ending_reward(tree, ALPHA)).double()
-    weight = torch.from_numpy(tree.weight)
-    policy = torch.from_numpy(table)
-    exact_reward = policy_outcome(tree, actions, table, "x", "router").reward(ALPHA)
-    values = exact.action_values(actions, policy, reward, weight)
-    root = (policy[:, 0] * values[:, 0]).sum(dim=1)
-    np.testing.assert_allclose(root.numpy(), exact_reward, atol=1e-9)
-    returned = exact.expected_return(actions, policy, reward, weight)
-    np.testing.assert_allclose(returned.numpy(), exact_reward, rtol=1e-5, atol=1e-5)
+    reward = ending_reward(fold.tree, ALPHA)
+    assert fold.tree.weight is not None
+
+    def value(query: int, node: int) -> float:
+        """By recursion over the calls that the query has."""
+        if node >= fold.actions.states or not legal[query, node].any():
+            return float(reward[query, node])
+        total = 0.0
+        for action in np.flatnonzero(table[query, node]).tolist():
+            if action >= fold.actions.calls:
+                ending = layout.give_back[node, action - fold.actions.calls]
+                after = float(reward[query, ending])
+            else:
+                draws = layout.draws_of_calls[node, action % layout.call_actions]
+                after = 0.0
+                for child in draws[draws >= 0].tolist():
+                    stops = action >= layout.call_actions
+                    own = float(reward[query, child]) if stops else value(query, child)
+                    after += float(fold.tree.weight[query, child]) * own
+            total += float(table[query, node, action]) * after
+        return total
+
+    expected = np.array([value(query, 0) for query in range(len(tree))])
+    outcome = policy_outcome(fold.tree, fold.actions, table, "x", "router")
+    np.testing.assert_allclose(outcome.reward(ALPHA), expected, atol=1e-9)
+    for queries in ([3], [0, 1, 2], [5, 5, 8, 5], list(range(12))):
+        forest = fold.forest(np.array(queries))
+        policy = np.zeros((1, *forest.legal.shape))
+        policy[0, 0, 0] = 1
+        of_query = forest.query[1 : forest.actions.states]
+        policy[0, 1:] = table[of_query, forest.node[1 : forest.actions.states]]
+        mean = expected[queries].mean()
+        [own_mean] = forest.means(policy[0], [reward])
+        assert own_mean == pytest.approx(mean, abs=1e-9)
+        rewards = torch.from_numpy(forest.rewards(reward))[None]
+        weight = torch.from_numpy(forest.weight)[None]
+        values = exact.action_values(forest.actions, torch.from_numpy(policy), rewards, weight)
+        assert float(values[0, 0, 0]) == pytest.approx(mean, abs=1e-9)
+        returned = exact.expected_return(forest.actions, torch.from_numpy(policy), rewards, weight)
+        assert float(returned) == pytest.approx(mean, abs=1e-6)
 
 
 @pytest.mark.parametrize("config", [ExactConfig(epochs=2, hidden=8), PPOConfig(epochs=2, hidden=8)])
