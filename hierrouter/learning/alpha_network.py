@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hierrouter.evaluation.outcome import ending_values, from_nodes, greedy
+from hierrouter.evaluation.outcome import ending_values, from_endings, from_nodes, greedy
 from hierrouter.learning.config import (
     NetworkConfig,
     Objective,
@@ -198,17 +198,23 @@ class AlphaFold(TrainingFold):
         Returns:
             float64[alphas] each.
         """
-        if self.tree.weight is not None:
+        if self.has_holes:
             quality, _, cost = ending_values(self.tree)
             means = [
-                self.greedy_means_on_draws(router, [quality, cost], copy)
+                self.greedy_means_of_present(router, [quality, cost], copy)
                 for copy in range(len(self.alphas))
             ]
             return np.array(means).T[0], np.array(means).T[1]
-        endings = self._greedy_endings(router).reshape(len(self.alphas), -1)
-        outcomes = [from_nodes(self.tree, ending, "", "router") for ending in endings]
-        quality = np.array([outcome.quality.mean() for outcome in outcomes])
-        return quality, np.array([outcome.cost.mean() for outcome in outcomes])
+        if self.tree.weight is None:
+            endings = self._greedy_endings(router).reshape(len(self.alphas), -1)
+            outcomes = [from_nodes(self.tree, ending, "", "router") for ending in endings]
+        else:
+            outcomes = [
+                from_endings(self.tree, self.greedy_endings(router, copy), "", "router")
+                for copy in range(len(self.alphas))
+            ]
+        qualities = np.array([outcome.quality.mean() for outcome in outcomes])
+        return qualities, np.array([outcome.cost.mean() for outcome in outcomes])
 
     def _greedy_endings(self, router: RouterNetwork) -> NDArray[np.int64]:
         """int64[alphas * queries]: where the greedy policy ends on each copy of a query."""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hierrouter.evaluation.outcome import Actions, has_holes
+from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import ExactConfig
 from hierrouter.learning.forward import ILLEGAL_LOGIT
 from hierrouter.learning.network import (
@@ -62,7 +62,6 @@ class ExactLearner:
         self._rng = rng
         self._reward = fold.episode_reward(alpha, config.standardise_reward)
         self._weight = fold.tree.weight
-        self._has_holes = has_holes(fold.tree)
         self._total_steps = total_steps(fold.queries, config)
         self._adam = make_adam(router.parameters(), config, self._total_steps)
 
@@ -85,7 +84,7 @@ class ExactLearner:
 
     def _step(self, query: Tensor) -> float:
         """Make one gradient step on the trees of some queries, int64[n]; return the loss."""
-        loss = self._loss_of_forest(query) if self._has_holes else self._loss(query)
+        loss = self._loss_of_forest(query) if self._fold.has_holes else self._loss(query)
         self._adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._adam.step()
@@ -243,7 +242,7 @@ def improvement_loss(
     entropy = -(target * log_policy).sum(dim=2)
     if presence is None:
         return entropy.mean()
-    share = presence[:, : actions.states]
+    share = presence[:, : actions.states] * legal.any(dim=2)
     # In some logs there is no choice on some questions.
     return (entropy * share).sum() / share.sum().clamp(min=MIN_SHARE)
 

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers, LegalActions
+from hierrouter.evaluation.outcome import (
+    Actions,
+    Booleans,
+    Floats,
+    Integers,
+    LegalActions,
+    has_holes,
+)
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
 
@@ -201,10 +208,9 @@ class TrainedNetwork:
     def policy(self, tree: RouteTree, actions: Actions) -> Floats:
         """float64[queries, S, A]: the policy at every state of a tree with embeddings."""
         legal = LegalActions.of(tree.with_layout(actions.layout), actions)
-        if tree.weight is None or len(legal.table) != len(tree):
-            every = np.arange(len(tree) * actions.states)
-            policy = np.empty((len(every), actions.count))
-        else:
+        every = np.arange(len(tree) * actions.states)
+        policy = np.empty((len(every), actions.count))
+        if has_holes(tree) and len(legal.table) == len(tree):
             policy, every = forced_probabilities(legal.table.reshape(-1, actions.count))
         for state, embedding, query, node, cost in _state_chunks(tree, actions, every):
             policy[state] = self.probabilities(embedding, node, cost, legal.at(query, node))

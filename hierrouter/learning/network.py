@@ -28,6 +28,7 @@ from hierrouter.evaluation.outcome import (
     ending_probabilities,
     ending_reward,
     greedy,
+    has_holes,
     possible_ends,
     reach_probability,
 )
@@ -483,6 +484,11 @@ class TrainingFold:
         return cls(tree, objective.actions(tree.layout), state_table(tree, objective))
 
     @cached_property
+    def has_holes(self) -> bool:
+        """Whether some query lacks a node, or some answer is not judged."""
+        return has_holes(self.tree)
+
+    @cached_property
     def presence(self) -> NDArray[np.float64]:
         """float64[queries, nodes]: the probability of each node if its calls are made."""
         return reach_probability(self.tree)
@@ -556,9 +562,12 @@ class TrainingFold:
 
         If each call has one draw, only states that the policy visits are evaluated.
         """
-        if self.tree.weight is not None:
-            [mean] = self.greedy_means_on_draws(router, [ending_reward(self.tree, alpha)])
+        if self.has_holes:
+            [mean] = self.greedy_means_of_present(router, [ending_reward(self.tree, alpha)])
             return mean
+        if self.tree.weight is not None:
+            endings = self.greedy_endings(router)
+            return float((endings * ending_reward(self.tree, alpha)).sum(axis=1).mean())
 
         def act(state: NDArray[np.int64]) -> NDArray[np.int64]:
             probabilities = action_probabilities(router, self.table, torch.from_numpy(state))
@@ -569,10 +578,28 @@ class TrainingFold:
         rollouts = walk(self.actions, reward, np.arange(len(self.tree)), act)
         return float(rollouts.reward.sum(axis=1).mean())
 
-    def greedy_means_on_draws(
+    def greedy_endings(self, router: RouterNetwork, copy: int = 0) -> NDArray[np.float64]:
+        """The ending of each query under the greedy policy; all states are evaluated.
+
+        Args:
+            router: the network.
+            copy: which copy of the states is evaluated, see `StateTable`.
+
+        Returns:
+            float64[queries, endings], the probability of each.
+        """
+        queries = len(self.tree)
+        count = queries * self.actions.states
+        state = copy * count + torch.arange(count)
+        probabilities = action_probabilities(router, self.table, state)
+        choice = greedy(probabilities, self.tree.base_rate, self.actions.returns)
+        choice = choice.reshape(queries, self.actions.states, -1)
+        return ending_probabilities(self.actions, choice, self.tree.weight)
+
+    def greedy_means_of_present(
         self, router: RouterNetwork, values: Sequence[EndingRewards], copy: int = 0
     ) -> list[float]:
-        """Exact means of the greedy policy where calls have several draws, or queries lack nodes.
+        """Exact means of the greedy policy where queries lack nodes.
 
         All states with a choice are evaluated.
 

@@ -6,6 +6,11 @@ The fit goes from the last decisions to the first (`_BackwardInduction`). Each c
 predicted without that query (leave-one-out, in closed form), so that no fold has to be held back.
 There are no epochs, and nothing is random.
 
+On a tree whose queries lack nodes, as a log has, there is one regression for each route: for all
+nodes that the same actions lead to, whatever draws came, weighted by the probability of the draws.
+Routes of few queries share one (`_regression_numbers`). A choice on a query is predicted without
+all rows of this query.
+
 Letters of shapes: S states of a query, A actions, a legal actions of a state, K knots, n queries of
 a state, m landmarks. The last axis of a value, of length 2, is Q and C from the state on.
 """
@@ -13,8 +18,9 @@ a state, m landmarks. The last axis of a value, of length 2, is Q and C from the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import Actions, LegalActions, has_holes, reach_probability
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax
 from hierrouter.replay.opening import LEARNED_FROM
@@ -52,6 +58,8 @@ MIN_VARIANCE = 1e-9  # a smaller sum of variances counts as this one
 MAX_BASIS_VECTORS = 8192  # about how many vectors of a text its directions are computed from
 BREAK_POINT_KNOTS = 32  # knots at quantiles of the break-points
 BEYOND_LAST_BREAK_POINT = 2.0  # the last knot, as a multiple of the last break-point
+MIN_ROUTE_QUERIES = 20  # a route of fewer queries shares its regression with others
+MIN_ACTION_QUERIES = 2  # an action of fewer queries is not learned: without one, nothing is left
 TEMPERATURES = np.geomspace(0.003, 3.0, 25)  # to choose from, in standard deviations of R
 MAX_CACHED_NUMBERS = 1 << 26  # numbers of predictions that are kept for the next alpha
 
@@ -134,8 +142,8 @@ class KernelInputs:
 
 
 @dataclass(frozen=True, eq=False)
-class StateRegression:
-    """The regression at one state, of a legal actions and K knots; checkpoints store its fields.
+class Regression:
+    """A regression, of a legal actions and K knots.
 
     Attributes:
         kernel: int64[1], number of the kernel, see `KernelInputs.similarity`.
@@ -146,8 +154,6 @@ class StateRegression:
         weight: float32[m, a * K * 2], of the landmarks.
         added: float32[a * K * 2], the constant of each output.
         temperature: float32[K], of the softmax over expected R, in units of R.
-        leverage: float32[n, a], by how much each query that was learned from decides its own
-            prediction; 0 if the call was never made there. float32[n, 1] if all columns are equal.
     """
 
     kernel: Integers
@@ -158,7 +164,6 @@ class StateRegression:
     weight: Array
     added: Array
     temperature: Array
-    leverage: Array
 
     def inputs(self, texts: Array, numbers: Array) -> KernelInputs:
         """The inputs of the kernel; the arguments are those of `predict`."""
@@ -177,6 +182,33 @@ class StateRegression:
         landmarks = KernelInputs(self.texts, self.ranks)
         similarity = self.inputs(texts, numbers).similarity(landmarks, int(self.kernel[0]))
         return (similarity @ self.weight + self.added).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class StateRegression(Regression):
+    """The regression at one state; checkpoints store its fields.
+
+    Attributes:
+        leverage: float32[n, a], by how much each query that was learned from decides its own
+            prediction; 0 if the call was never made there. float32[n, 1] if all columns are equal.
+    """
+
+    leverage: Array
+
+
+@dataclass(frozen=True, eq=False)
+class RouteRegression(Regression):
+    """The regression at all nodes of some routes; checkpoints store its fields.
+
+    Attributes:
+        owner: int64[h, 2], ascending: the rows with a choice that were learned from, each by the
+            position of its query in `ValueModel.learned` and by its node.
+        without_query: float32[h, a * K * 2], the prediction of each of these rows without its
+            query.
+    """
+
+    owner: Integers
+    without_query: Array
 
 
 def rank_among(numbers: Array, quantiles: Array) -> Array:
@@ -219,9 +251,11 @@ class ValueModel:
         fingerprint: of the tree it was learned from.
         texts: a projection for each text of a state.
         numbers: int64[numbers], 1 if a number was present at some state, else 0.
-        positions: a regression for each state.
+        positions: a regression for each state; or for each of some groups of routes, if queries
+            lacked nodes.
         learned: int64[n], ascending: the first 8 bytes of the digest of each query that it learned
             from.
+        number: int64[S], position of each state's regression; None if each state has its own.
 
     Raises:
         ValueError: the parts do not fit together.
@@ -233,16 +267,16 @@ class ValueModel:
     fingerprint: str
     texts: tuple[TextProjection, ...]
     numbers: Integers
-    positions: tuple[StateRegression, ...]
+    positions: tuple[StateRegression, ...] | tuple[RouteRegression, ...]
     learned: Integers
+    number: Integers | None = None
     # Predictions by fingerprint, datasets and ids of the queries.
-    _cache: dict[Any, Array] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         fits = [
             len(self.knots) > 0 and self.knots == tuple(sorted(set(self.knots))),
             all(0 <= knot <= MAX_ALPHA for knot in self.knots),
-            len(self.positions) == self.actions.states,
             self.numbers.ndim == self.learned.ndim == 1,
             self.numbers.dtype == self.learned.dtype == np.int64,
             bool((self.learned[:-1] <= self.learned[1:]).all()),
@@ -251,21 +285,36 @@ class ValueModel:
                 for text in self.texts
             ),
         ]
+        if self.number is None:
+            fits.append(len(self.positions) == self.actions.states)
+        else:
+            fits += [
+                self.number.shape == (self.actions.states,),
+                set(self.number.tolist()) == set(range(len(self.positions))),
+            ]
+        if not all(fits):
+            raise ValueError("the parts of a value model do not fit")
         components = sum(text.basis.shape[1] for text in self.texts)
-        for legal, regression in zip(self.actions.legal(), self.positions, strict=False):
-            fits += self._fitting_parts(regression, int(legal.sum()), components)
+        for choices, regression in zip(self.choices, self.positions, strict=True):
+            fits += self._fitting_parts(regression, len(choices), components)
         if not all(fits):
             raise ValueError("the parts of a value model do not fit")
 
-    def _fitting_parts(
-        self, regression: StateRegression, choices: int, components: int
-    ) -> list[bool]:
+    @cached_property
+    def choices(self) -> list[Integers]:
+        """For each regression int64[a], the actions that are legal at one of its states."""
+        legal = self.actions.legal()
+        number = np.arange(self.actions.states) if self.number is None else self.number
+        choices = np.zeros((len(self.positions), self.actions.count), np.bool_)
+        np.logical_or.at(choices, number, legal)
+        return [np.flatnonzero(row) for row in choices]
+
+    def _fitting_parts(self, regression: Regression, choices: int, components: int) -> list[bool]:
         """Whether each part of a regression fits a state with this number of legal actions."""
         (count,) = regression.columns.shape
         landmarks = len(regression.weight)
         outputs = choices * len(self.knots) * 2
-        leverage = regression.leverage
-        return [
+        fits = [
             regression.kernel.dtype == regression.columns.dtype == np.int64,
             regression.kernel.shape == (1,) and int(regression.kernel[0]) in range(KERNEL_COUNT),
             regression.texts.shape == (landmarks, components),
@@ -276,9 +325,25 @@ class ValueModel:
             regression.added.shape == (outputs,),
             regression.temperature.shape == (len(self.knots),),
             bool((regression.temperature > 0).all()),
-            len(leverage) == len(self.learned),
-            leverage.shape[1:] in ((1,), (choices,)),
-            bool(((leverage >= 0) & (leverage < 1)).all()),
+        ]
+        if isinstance(regression, StateRegression):
+            leverage = regression.leverage
+            return [
+                *fits,
+                len(leverage) == len(self.learned),
+                leverage.shape[1:] in ((1,), (choices,)),
+                bool(((leverage >= 0) & (leverage < 1)).all()),
+            ]
+        assert isinstance(regression, RouteRegression)
+        owner = regression.owner
+        if owner.dtype != np.int64 or owner.ndim != 2 or owner.shape[1] != 2:
+            return [False]
+        place = owner @ [self.actions.states, 1]
+        return [
+            *fits,
+            bool(((owner >= 0) & (owner < [len(self.learned), self.actions.states])).all()),
+            bool((np.diff(place) > 0).all()),
+            regression.without_query.shape == (len(owner), outputs),
         ]
 
     @property
@@ -297,11 +362,19 @@ class ValueModel:
         A query that it learned from is predicted as if it had not.
 
         Returns:
-            float32[queries, S, A, K, 2]; 0 for an action that is not legal.
+            float32[queries, S, A, K, 2]; 0 for an action that is not legal, and, with a regression
+            for each route, where there is one legal action.
         """
+        if self.number is not None:
+            values = np.zeros((len(tree), *self.prediction_shape), np.float32)
+            for rows in self.predictions_of_choices(tree):
+                cells = (rows.query[:, None], rows.node[:, None], rows.actions)
+                values[cells] = rows.values * rows.legal[:, :, None, None]
+            return values
         key = (tree.fingerprint, tree.datasets, tree.query_ids)
         if key in self._cache:
-            return self._cache[key]
+            cached: Array = self._cache[key]
+            return cached
         tree = tree.with_layout(self.actions.layout)
         row = self._learned_rows(tree)
         new = np.flatnonzero(row < 0)
@@ -314,6 +387,68 @@ class ValueModel:
         self._cache[key] = values
         return values
 
+    def predictions_of_choices(self, tree: RouteTree) -> list[ChoicePredictions]:
+        """Predict Q and C from each state with a choice on; for models of routes.
+
+        A query that it learned from is predicted as if it had not.
+        """
+        key = (tree.fingerprint, tree.datasets, tree.query_ids)
+        if key in self._cache:
+            cached: list[ChoicePredictions] = self._cache[key]
+            return cached
+        assert self.number is not None
+        tree = tree.with_layout(self.actions.layout)
+        legal = LegalActions.of(tree, self.actions)
+        every_query, every_node = np.nonzero(legal.table.sum(axis=2) > 1)
+        if len(legal.table) < len(tree):
+            every_query = np.repeat(np.arange(len(tree)), len(every_node))
+            every_node = np.tile(every_node, len(tree))
+        learned = self._learned_rows(tree)
+        predictions = []
+        with threadpool_limits(1):
+            for position, regression in enumerate(self.positions):
+                assert isinstance(regression, RouteRegression)
+                rows = np.flatnonzero(self.number[every_node] == position)
+                query = every_query[rows]
+                node = every_node[rows]
+                choices = self.choices[position]
+                texts, numbers = _state_inputs(tree, query, node, self.texts)
+                values = regression.predict(texts, numbers)
+                owned, row = self._owned_rows(regression, learned[query], node)
+                values[owned] = regression.without_query[row]
+                predictions.append(
+                    ChoicePredictions(
+                        query,
+                        node,
+                        choices,
+                        legal.at(query, node)[:, choices],
+                        values.reshape(len(rows), len(choices), len(self.knots), 2),
+                    )
+                )
+        self._cache.clear()
+        self._cache[key] = predictions
+        return predictions
+
+    def _owned_rows(
+        self, regression: RouteRegression, learned: Integers, node: Integers
+    ) -> tuple[Integers, Integers]:
+        """Find the states that a regression learned from.
+
+        Args:
+            regression: the regression.
+            learned: int64[n], row of each query among those that were learned from, or -1.
+            node: int64[n].
+
+        Returns:
+            int64[m], positions of these states; int64[m], their rows of the regression.
+        """
+        states = self.actions.states
+        keys = regression.owner @ [states, 1]
+        wanted = learned * states + node
+        row = np.searchsorted(keys, wanted)
+        owned = np.flatnonzero((learned >= 0) & (np.append(keys, -1)[row] == wanted))
+        return owned, row[owned]
+
     def _plain_predictions(self, tree: RouteTree) -> Array:
         """float32[queries, S, A, K, 2]: predictions of queries, as if all of them were new."""
         values = np.zeros((len(tree), *self.prediction_shape), np.float32)
@@ -321,7 +456,8 @@ class ValueModel:
         queries = np.arange(len(tree))
         with threadpool_limits(1):
             for state, regression in enumerate(self.positions):
-                texts, numbers = _state_inputs(tree, queries, state, self.texts)
+                node = np.full(len(tree), state)
+                texts, numbers = _state_inputs(tree, queries, node, self.texts)
                 predicted = regression.predict(texts, numbers)
                 shape = (len(tree), int(legal[state].sum()), len(self.knots), 2)
                 values[:, state, legal[state]] = predicted.reshape(shape)
@@ -348,7 +484,9 @@ class ValueModel:
         for state in induction.states():
             choices = np.flatnonzero(legal[state])
             target = induction.targets(state, choices)
-            leverage = self.positions[state].leverage[row][:, :, None, None]
+            regression = self.positions[state]
+            assert isinstance(regression, StateRegression)
+            leverage = regression.leverage[row][:, :, None, None]
             held_out = _leave_one_out(values[:, state, choices], target, leverage)
             values[:, state, choices] = held_out
             induction.set_value(state, target, held_out.astype(np.float64))
@@ -378,6 +516,8 @@ class ValueModel:
         high = min(low + 1, len(self.knots) - 1)
         at_knots = np.stack([regression.temperature for regression in self.positions])
         logs = np.log(at_knots.astype(np.float64))
+        if self.number is not None:
+            logs = logs[self.number]
         return np.exp(logs[:, low] + share * (logs[:, high] - logs[:, low]))
 
     def _knot_below(self, alpha: float) -> tuple[int, np.float32]:
@@ -385,6 +525,25 @@ class ValueModel:
         position = float(np.interp(alpha, self.knots, range(len(self.knots))))
         low = int(position)
         return low, np.float32(position - low)
+
+
+@dataclass(frozen=True, eq=False)
+class ChoicePredictions:
+    """Predictions of one regression at r states with a choice.
+
+    Attributes:
+        query: int64[r], positions of the queries.
+        node: int64[r], the states.
+        actions: int64[a], what the regression predicts.
+        legal: bool[r, a], which of these actions may be chosen.
+        values: float32[r, a, K, 2].
+    """
+
+    query: Integers
+    node: Integers
+    actions: Integers
+    legal: Booleans
+    values: Array
 
 
 @dataclass(frozen=True)
@@ -404,8 +563,15 @@ class ValueRouter:
         return bool(self.model.numbers[number])
 
     def rewards(self, tree: RouteTree) -> Floats:
-        """float64[queries, S, A]: expected R from each state on; `-inf` for an illegal action."""
+        """Compute the expected R from each state on.
+
+        Returns:
+            float64[queries, S, A]; `-inf` for an illegal action. With a regression for each route
+            it is 0 for the only legal action of a state.
+        """
         model = self.model
+        if model.number is not None:
+            return self._rewards_of_choices(tree)
         states, actions, _, _ = model.prediction_shape
         rewards = np.empty((len(tree), states, actions))
         # In chunks, because predictions are 2 K times as large as rewards.
@@ -419,7 +585,22 @@ class ValueRouter:
     def probabilities(self, tree: RouteTree) -> Floats:
         """float64[queries, S, A]: probability of each action to be the best at each state."""
         logits = self.rewards(tree) / self.model.temperatures(self.alpha)[:, None]
+        if self.model.number is not None:
+            # At nodes that a query lacks nothing is legal.
+            logits[np.isneginf(logits).all(axis=2)] = 0.0
         return softmax(logits)
+
+    def _rewards_of_choices(self, tree: RouteTree) -> Floats:
+        """The result of `rewards` with a regression for each route."""
+        model = self.model
+        tree = tree.with_layout(model.actions.layout)
+        legal = LegalActions.of(tree, model.actions).table
+        rewards = np.repeat(np.where(legal, 0.0, -np.inf), len(tree) // len(legal), axis=0)
+        for rows in model.predictions_of_choices(tree):
+            values = self._reward(model.interpolate(rows.values, self.alpha))
+            cells = (rows.query[:, None], rows.node[:, None], rows.actions)
+            rewards[cells] = np.where(rows.legal, values, -np.inf)
+        return rewards
 
     def expected(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
         """Expected quality and cost after each action at some states.
@@ -440,10 +621,12 @@ class ValueRouter:
         for state in np.unique(nodes).tolist():
             rows = np.flatnonzero(nodes == state)
             texts, numbers = _split_inputs(embedding[rows], costs[rows], model.texts)
-            predicted = model.positions[state].predict(texts, numbers)
+            position = state if model.number is None else int(model.number[state])
+            predicted = model.positions[position].predict(texts, numbers)
             values = predicted.reshape(len(rows), -1, len(model.knots), 2)
-            choices = np.flatnonzero(legal[state])
+            choices = model.choices[position]
             expected[np.ix_(rows, choices)] = model.interpolate(values, self.alpha)
+            expected[np.ix_(rows, np.flatnonzero(~legal[state]))] = np.nan
         return expected
 
     def live_probabilities(
@@ -485,20 +668,19 @@ def fit(
         on_state: called with (done, total) after each state.
 
     Raises:
-        InputError: there is nothing to learn from, or some queries lack nodes.
+        InputError: there is nothing to learn from.
     """
-    if tree.can_end is not None or (tree.weight is not None and (tree.weight[:, 1:] == 0).any()):
-        raise InputError(
-            "the value model reads trees on which each question has all routes, and this one has "
-            "other routes for some; train with --algo exact or ppo"
-        )
+    # Loaded before the threads are limited, so that those of its own library are, too.
+    import scipy.linalg  # noqa: F401
+
     actions = objective.actions(tree.layout)
     fold = objective.view(training_queries(tree).with_pruned())
     # A fixed subset, as good as random: the first queries in the order of their digests.
     fold = fold.select(np.argsort(_query_digests(fold), kind="stable")[: config.queries])
     parts = fold.require_embedded()
     knots = _knots(fold, alphas, objective)
-    regressions: dict[int, StateRegression] = {}
+    number = None
+    positions: tuple[StateRegression, ...] | tuple[RouteRegression, ...]
     # One thread: another number of threads adds up in another order.
     with threadpool_limits(1):
         texts = tuple(
@@ -506,23 +688,11 @@ def fit(
             for part in parts
             if part.is_text
         )
-        legal = actions.legal()
-        induction = _BackwardInduction(fold, actions, knots)
-        for state in induction.states():
-            choices = np.flatnonzero(legal[state])
-            target = induction.targets(state, choices)
-            rows = _reached_queries(fold, state)
-            predicted = np.full(target.shape, np.nan)
-            state_texts, state_numbers = _state_inputs(fold, rows, state, texts)
-            regression, predicted[rows] = _fit_state(
-                state_texts, state_numbers, target[rows], np.array(knots), config.landmarks
-            )
-            # The state was not reached on the other queries, so these decide nothing.
-            leverage = np.zeros((len(fold), regression.leverage.shape[1]), np.float32)
-            leverage[rows] = regression.leverage
-            regressions[state] = replace(regression, leverage=leverage)
-            on_state(len(regressions), actions.states)
-            induction.set_value(state, target, predicted)
+        if has_holes(fold):
+            number = _regression_numbers(fold, actions)
+            positions = _fit_routes(fold, actions, knots, texts, config, number, on_state)
+        else:
+            positions = _fit_states(fold, actions, knots, texts, config, on_state)
     present = [(part.vectors[part.row] != 0).any(axis=(0, 1)) for part in parts if not part.is_text]
     return ValueModel(
         actions=actions,
@@ -531,9 +701,156 @@ def fit(
         fingerprint=tree.fingerprint,
         texts=texts,
         numbers=np.concatenate([np.empty(0, bool), *present]).astype(np.int64),
-        positions=tuple(regressions[state] for state in range(actions.states)),
+        positions=positions,
         learned=_query_digests(fold),
+        number=number,
     )
+
+
+def _fit_states(
+    fold: RouteTree,
+    actions: Actions,
+    knots: tuple[float, ...],
+    texts: Sequence[TextProjection],
+    config: ValueConfig,
+    on_state: Callable[[int, int], None],
+) -> tuple[StateRegression, ...]:
+    """Fit a regression for each state; the arguments are those of `fit` and what it made."""
+    regressions: dict[int, StateRegression] = {}
+    legal = actions.legal()
+    induction = _BackwardInduction(fold, actions, knots)
+    for state in induction.states():
+        choices = np.flatnonzero(legal[state])
+        target = induction.targets(state, choices)
+        rows = _reached_queries(fold, state)
+        predicted = np.full(target.shape, np.nan)
+        node = np.full(len(rows), state)
+        state_texts, state_numbers = _state_inputs(fold, rows, node, texts)
+        regression, row_leverage, predicted[rows] = _fit_rows(
+            state_texts, state_numbers, target[rows], np.array(knots), config.landmarks
+        )
+        # The state was not reached on the other queries, so these decide nothing.
+        leverage = np.zeros((len(fold), row_leverage.shape[1]), np.float32)
+        leverage[rows] = row_leverage
+        regressions[state] = StateRegression(**vars(regression), leverage=leverage)
+        on_state(len(regressions), actions.states)
+        induction.set_value(state, target, predicted)
+    return tuple(regressions[state] for state in range(actions.states))
+
+
+def _regression_numbers(tree: RouteTree, actions: Actions) -> Integers:
+    """Choose which states share a regression: those to which the same actions lead.
+
+    Routes of fewer than `MIN_ROUTE_QUERIES` queries share one with the other such routes that have
+    as many calls and the same last action; if that has too few, with all such of as many calls.
+
+    Args:
+        tree: the queries to learn from.
+        actions: what may be chosen.
+
+    Returns:
+        int64[S], numbers from 0, in the order of the first states.
+    """
+    layout = actions.layout
+    depth = layout.depth()
+    present = reach_probability(tree)[:, : actions.states] > 0
+    # Each key is more general than the one before.
+    node = np.arange(actions.states)
+    keys = np.stack(
+        [
+            layout.route[node],
+            layout.nodes + depth[node] * layout.call_actions + layout.action[node] + 1,
+            2 * layout.nodes * (layout.call_actions + 1) + depth[node],
+        ]
+    )
+    chosen = keys[-1].copy()
+    is_open = np.ones(actions.states, np.bool_)
+    for level in keys[:-1]:
+        for key in np.unique(level[is_open]).tolist():
+            members = np.flatnonzero(is_open & (level == key))
+            if present[:, members].any(axis=1).sum() >= MIN_ROUTE_QUERIES:
+                chosen[members] = key
+                is_open[members] = False
+    _, first, number = np.unique(chosen, return_index=True, return_inverse=True)
+    rank = np.empty_like(first)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[number]
+
+
+def _fit_routes(
+    fold: RouteTree,
+    actions: Actions,
+    knots: tuple[float, ...],
+    texts: Sequence[TextProjection],
+    config: ValueConfig,
+    number: Integers,
+    on_state: Callable[[int, int], None],
+) -> tuple[RouteRegression, ...]:
+    """Fit a regression for each group of routes.
+
+    Args:
+        fold: see `fit`, as the others.
+        actions: what may be chosen.
+        knots: K alphas.
+        texts: a projection for each text.
+        config: the settings.
+        number: int64[S], see `_regression_numbers`.
+        on_state: called with (done, total) after each regression.
+    """
+    total = int(number.max()) + 1
+    legal_somewhere = np.zeros((total, actions.count), np.bool_)
+    np.logical_or.at(legal_somewhere, number, actions.legal())
+    unknown = np.array([0.0, np.nanmax(fold.cost, initial=0.0)])
+    induction = _RaggedInduction(fold, actions, knots)
+    regressions: dict[int, RouteRegression] = {}
+    for states in induction.states():
+        target = induction.targets(states)
+        predicted = np.full(target.shape, np.nan)
+        query = induction.query[states]
+        node = induction.node[states]
+        has_choice = induction.legal[states].sum(axis=1) > 1
+        for position in np.unique(number[node]).tolist():
+            rows = np.flatnonzero(number[node] == position)
+            rows = rows[np.lexsort((node[rows], query[rows]))]
+            choices = np.flatnonzero(legal_somewhere[position])
+            inputs = _state_inputs(fold, query[rows], node[rows], texts)
+            regression, held_out = _fit_route(
+                *inputs,
+                target[np.ix_(rows, choices)],
+                np.array(knots),
+                config.landmarks,
+                _RowGroups(query[rows], induction.presence[states][rows]),
+                unknown,
+            )
+            predicted[np.ix_(rows, choices)] = held_out
+            owned = np.flatnonzero(has_choice[rows])
+            regressions[position] = RouteRegression(
+                **vars(regression),
+                owner=np.stack([query[rows], node[rows]], axis=1)[owned],
+                without_query=held_out[owned]
+                .reshape(len(owned), len(regression.added))
+                .astype(np.float32),
+            )
+            on_state(len(regressions), total)
+        induction.set_values(states, target, predicted)
+    nothing = np.empty(0, np.int64)
+    for position in sorted(set(range(total)) - set(regressions)):
+        # No query that it learns from has such a route.
+        choices = np.flatnonzero(legal_somewhere[position])
+        regression, _ = _fit_route(
+            *_state_inputs(fold, nothing, nothing, texts),
+            np.empty((0, len(choices), len(knots), 2)),
+            np.array(knots),
+            config.landmarks,
+            _RowGroups(nothing, np.empty(0)),
+            unknown,
+        )
+        regressions[position] = RouteRegression(
+            **vars(regression),
+            owner=np.empty((0, 2), np.int64),
+            without_query=np.empty((0, len(regression.added)), np.float32),
+        )
+    return tuple(regressions[position] for position in range(total))
 
 
 def training_queries(tree: RouteTree) -> RouteTree:
@@ -579,11 +896,10 @@ def _query_digests(tree: RouteTree) -> Integers:
 
 
 def _state_inputs(
-    tree: RouteTree, query: Integers, state: int, texts: Sequence[TextProjection]
+    tree: RouteTree, query: Integers, node: Integers, texts: Sequence[TextProjection]
 ) -> tuple[Array, Array]:
-    """The inputs of a regression: a state on some queries, int64[n]; see `_split_inputs`."""
-    embedding = tree.embedding_at(query, np.full(len(query), state))
-    return _split_inputs(embedding, tree.cost[query, state], texts)
+    """The inputs of a regression: some states, int64[n] each; see `_split_inputs`."""
+    return _split_inputs(tree.embedding_at(query, node), tree.cost[query, node], texts)
 
 
 def _split_inputs(
@@ -710,6 +1026,135 @@ class _BackwardInduction:
         self._values[state] = np.where(np.isnan(observed_value), predicted_value, observed_value)
 
 
+class _RaggedInduction:
+    """As `_BackwardInduction`, where queries lack nodes: only over those that they have.
+
+    For each array of `states()`, first `targets`, then `set_values`.
+
+    Args:
+        tree: the queries.
+        actions: what may be chosen.
+        knots: K alphas.
+
+    Attributes:
+        query: int64[n], position of each node's query, see `Layout.forest`.
+        node: int64[n], its number.
+        presence: float64[n], its probability if its calls are made.
+        legal: bool[n, A]; of nodes that are states.
+    """
+
+    def __init__(self, tree: RouteTree, actions: Actions, knots: Sequence[float]) -> None:
+        reach = reach_probability(tree)
+        self._layout, query, node = actions.layout.forest(reach > 0)
+        self.query = np.append(0, query)
+        self.node = np.append(0, node)
+        self.presence = np.append(0.0, reach[query, node])
+        weight = reach if tree.weight is None else tree.weight
+        self._weight = np.append(1.0, weight[query, node])
+        self._score = np.append(0.0, tree.score[query, node])
+        self._cost = np.append(0.0, tree.cost[query, node])
+        self._actions = actions
+        self._alphas = np.array(knots)
+        is_state = self.node < actions.states
+        self.legal = np.zeros((len(self.node), actions.count), np.bool_)
+        legal = LegalActions.of(tree, actions)
+        self.legal[is_state] = legal.at(self.query[is_state], self.node[is_state])
+        # Q and C from a node on. Where nothing is legal, the episode ends with the newest answer.
+        self._values = np.zeros((len(self.node), len(knots), 2))
+        self._values[..., 0] = self._score[:, None]
+
+    def states(self) -> Iterator[Integers]:
+        """Yield the states after the same number of calls, children before parents."""
+        # The first level is the root of the forest, which is no state of a query.
+        for level in reversed(self._layout.levels[1:]):
+            self._level = level
+            yield level.numbers
+
+    def targets(self, states: Integers) -> Floats:
+        """Compute the observed Q and C from some states on, after each action.
+
+        Args:
+            states: of `states()`.
+
+        Returns:
+            float64[states, A, K, 2]; NaN for an action that is not legal.
+        """
+        level = self._level
+        actions = self._actions
+        calls = actions.layout.call_actions
+        inner = level.inner.stop - level.inner.start
+        shape = (inner * calls, len(self._alphas), 2)
+        after_call = np.zeros(shape)
+        after_stop = np.zeros(shape)
+        for group in level.calls:
+            child = np.arange(group.nodes.start, group.nodes.stop)
+            step = self._cost[child] - self._cost[self._layout.parent[child]]
+            values = self._values[child].copy()
+            values[..., 1] += step[:, None]
+            ended = np.stack([self._score[child], step], axis=1)[:, None]
+            weight = self._weight[child, None, None]
+            np.add.at(after_call, group.source, weight * values)
+            np.add.at(after_stop, group.source, weight * ended)
+        target = np.full((len(states), actions.count, len(self._alphas), 2), np.nan)
+        # Inner nodes are the first states of a level.
+        target[:inner, :calls] = after_call.reshape(inner, calls, *shape[1:])
+        if actions.allow_stop:
+            target[:inner, calls : actions.calls] = after_stop.reshape(inner, calls, *shape[1:])
+        row, column, ending = level.give_backs.T
+        target[row, actions.calls + column, :, 0] = self._score[
+            self._layout.answer_node[ending], None
+        ]
+        target[row, actions.calls + column, :, 1] = 0.0
+        target[~self.legal[states]] = np.nan
+        return target
+
+    def set_values(self, states: Integers, target: Floats, predicted: Floats) -> None:
+        """Set the values of some states, as `_BackwardInduction.set_value` does.
+
+        Args:
+            states: of `states()`.
+            target: float64[states, A, K, 2], of `targets`.
+            predicted: float64[states, A, K, 2], predictions of them.
+        """
+        legal = self.legal[states]
+        reward = predicted[..., 0] - self._alphas * predicted[..., 1]
+        best = np.where(legal[:, :, None], reward, -np.inf).argmax(axis=1)
+        index = best[:, None, :, None]
+        observed = np.take_along_axis(target, index, 1)[:, 0]
+        expected = np.take_along_axis(predicted, index, 1)[:, 0]
+        decides = legal.any(axis=1)
+        values = np.where(np.isnan(observed), expected, observed)
+        self._values[states[decides]] = values[decides]
+
+
+@dataclass(frozen=True, eq=False)
+class _RowGroups:
+    """Which rows of a regression belong to the same query, and how much each row counts.
+
+    Attributes:
+        query: int64[n], ascending.
+        weight: float64[n], above 0.
+    """
+
+    query: Integers
+    weight: Floats
+
+    def select(self, rows: Integers) -> _RowGroups:
+        """Some of the rows; their mean weight is 1."""
+        weight = self.weight[rows]
+        return _RowGroups(self.query[rows], weight / weight.mean())
+
+    @property
+    def table(self) -> Integers:
+        """int64[queries, g], the rows of each query; -1 where it has fewer than others."""
+        _, group = np.unique(self.query, return_inverse=True)
+        counts = np.bincount(group)
+        position = np.arange(len(group)) - (np.cumsum(counts) - counts)[group]
+        table = np.full((len(counts), counts.max()), -1)
+        table[group, position] = np.arange(len(group))
+        return table
+
+
 @dataclass(frozen=True)
 class _ActionGroup:
     """Actions that were called on the same queries, which share one regression.
@@ -740,10 +1185,70 @@ def _action_groups(is_called: Booleans) -> list[_ActionGroup]:
     return groups
 
 
-def _fit_state(
-    texts: Array, numbers: Array, target: Floats, knots: Floats, landmark_count: int
-) -> tuple[StateRegression, Floats]:
-    """Fit the regression of one state.
+def _fit_route(
+    texts: Array,
+    numbers: Array,
+    target: Floats,
+    knots: Floats,
+    landmark_count: int,
+    row_groups: _RowGroups,
+    unknown: Floats,
+) -> tuple[Regression, Floats]:
+    """Fit the regression of some routes; the arguments and results are as in `_fit_rows`.
+
+    Args:
+        texts: float32[n, components].
+        numbers: float32[n, numbers + 1].
+        target: float64[n, a, K, 2].
+        knots: float64[K].
+        landmark_count: how many rows span the kernel, at most.
+        row_groups: the queries of the rows.
+        unknown: float64[2], Q and C after an action of fewer than `MIN_ACTION_QUERIES` queries.
+    """
+    is_called = ~np.isnan(target[:, :, 0, 0])
+    queries = [len(np.unique(row_groups.query[column])) for column in is_called.T]
+    learned = np.flatnonzero(np.array(queries, np.int64) >= MIN_ACTION_QUERIES)
+    held_out = np.empty(target.shape)
+    held_out[:] = unknown
+    rows = np.flatnonzero(is_called[:, learned].any(axis=1))
+    if len(learned):
+        part, _, held_out[np.ix_(rows, learned)] = _fit_rows(
+            texts[rows],
+            numbers[rows],
+            target[np.ix_(rows, learned)],
+            knots,
+            landmark_count,
+            row_groups.select(rows),
+        )
+    else:
+        part = Regression(
+            kernel=np.array([0]),
+            texts=texts[:0],
+            ranks=np.empty((0, 0), np.float32),
+            columns=np.empty(0, np.int64),
+            quantiles=np.empty((0, QUANTILE_COUNT), np.float32),
+            weight=np.empty((0, 0), np.float32),
+            added=np.empty(0, np.float32),
+            temperature=np.ones(len(knots), np.float32),
+        )
+    landmarks = len(part.texts)
+    weight = np.zeros((landmarks, *target.shape[1:]), np.float32)
+    weight[:, learned] = part.weight.reshape(landmarks, len(learned), len(knots), 2)
+    added = np.empty(target.shape[1:], np.float32)
+    added[:] = unknown
+    added[learned] = part.added.reshape(len(learned), len(knots), 2)
+    return replace(part, weight=weight.reshape(landmarks, -1), added=added.ravel()), held_out
+
+
+def _fit_rows(
+    texts: Array,
+    numbers: Array,
+    target: Floats,
+    knots: Floats,
+    landmark_count: int,
+    row_groups: _RowGroups | None = None,
+) -> tuple[Regression, Array, Floats]:
+    """Fit a regression.
 
     Kernel and ridge are those with the least leave-one-out error on advantages; the regression
     itself then learns Q and C.
@@ -753,10 +1258,13 @@ def _fit_state(
         numbers: float32[n, numbers + 1].
         target: float64[n, a, K, 2], what followed each action; NaN if it was never called there.
         knots: float64[K].
-        landmark_count: how many queries, the first ones, span the kernel.
+        landmark_count: how many rows span the kernel: the first ones; of rows of routes an even
+            selection.
+        row_groups: the queries of the rows, and their weights; None if each row is a query.
 
     Returns:
-        The regression, and its prediction of each query without that query, float64[n, a, K, 2].
+        The regression; float32[n, a] or float32[n, 1], see `StateRegression.leverage`, of rows that
+        are queries; and the prediction of each row without its query, float64[n, a, K, 2].
     """
     columns = np.flatnonzero(np.ptp(numbers, axis=0) > 0)
     quantiles = np.quantile(numbers[:, columns], np.linspace(0, 1, QUANTILE_COUNT), axis=0).T
@@ -771,8 +1279,19 @@ def _fit_state(
     def span(kernel: int, landmarks: KernelInputs) -> list[_LandmarkRegression]:
         """The regression of each group."""
         return [
-            _LandmarkRegression(inputs.select(group.rows), kernel, landmarks) for group in groups
+            _LandmarkRegression(inputs.select(group.rows), kernel, landmarks)
+            if row_groups is None
+            else _GroupedRegression(
+                inputs.select(group.rows), kernel, landmarks, row_groups.select(group.rows)
+            )
+            for group in groups
         ]
+
+    def select_landmarks(count: int) -> KernelInputs:
+        """Some of the rows."""
+        if row_groups is None or count >= len(texts):
+            return inputs.select(slice(count))
+        return inputs.select(np.linspace(0, len(texts) - 1, count).astype(np.int64))
 
     def errors(regressions: Sequence[_LandmarkRegression]) -> Floats:
         """float64[ridges]: total squared error over all actions with each ridge."""
@@ -783,10 +1302,10 @@ def _fit_state(
             total += outputs.size * regression.errors(outputs)
         return total
 
-    few_landmarks = inputs.select(slice(min(KERNEL_CHOICE_LANDMARKS, landmark_count)))
+    few_landmarks = select_landmarks(min(KERNEL_CHOICE_LANDMARKS, landmark_count))
     least_errors = [errors(span(kernel, few_landmarks)).min() for kernel in range(KERNEL_COUNT)]
     kernel = int(np.argmin(least_errors))
-    landmarks = inputs.select(slice(landmark_count))
+    landmarks = select_landmarks(landmark_count)
     regressions = span(kernel, landmarks)
     ridge = KERNEL_RIDGES[int(errors(regressions).argmin())]
 
@@ -801,9 +1320,8 @@ def _fit_state(
         slopes, level, fitted = regression.fit(outputs, ridge)
         weight[:, group.actions] = slopes.reshape(-1, size, *output_shape[1:])
         constant[group.actions] = level.reshape(-1, *output_shape[1:])
-        own_share = regression.leverage(ridge)[:, None]
-        leverage[cells] = own_share
-        without_self = _leave_one_out(fitted, outputs, own_share)
+        leverage[cells] = regression.leverage(ridge)[:, None]
+        without_self = regression.without_self(outputs, fitted, ridge)
         held_out[cells] = without_self.reshape(len(group.rows), size, *output_shape[1:])
         if len(group.other_rows):
             # Nothing was learned from these queries, so a plain prediction is held out.
@@ -816,7 +1334,7 @@ def _fit_state(
     reward[~is_called] = -np.inf
     has_call = is_called.any(axis=1)
     temperature = _likeliest_temperature(expected_reward[has_call], reward[has_call], scale)
-    state_regression = StateRegression(
+    fitted_regression = Regression(
         kernel=np.array([kernel]),
         texts=landmarks.texts,
         ranks=landmarks.ranks,
@@ -825,9 +1343,9 @@ def _fit_state(
         weight=weight.reshape(len(weight), -1).astype(np.float32),
         added=constant.ravel().astype(np.float32),
         temperature=temperature.astype(np.float32),
-        leverage=(leverage[:, :1] if is_called.all() else leverage).astype(np.float32),
     )
-    return state_regression, held_out
+    leverage = leverage[:, :1] if is_called.all() else leverage
+    return fitted_regression, leverage.astype(np.float32), held_out
 
 
 def _advantages(reward: Floats, is_called: Booleans) -> tuple[Floats, Floats]:
@@ -879,15 +1397,19 @@ class _LandmarkRegression:
         between_landmarks = landmarks.similarity(landmarks, kernel)
         jitter = DIAGONAL_JITTER * np.eye(len(between_landmarks))
         root = np.linalg.cholesky(between_landmarks + jitter)
-        to_landmarks = inputs.similarity(landmarks, kernel)
-        self._mean = to_landmarks.mean(axis=0)  # float64[m]
+        self._mean, centred = self._centred(inputs.similarity(landmarks, kernel))  # float64[m]
         # Features whose inner products are the spanned kernel, turned to their main axes, so that
         # a ridge of any strength is a division by `_variance + ridge`.
-        features = solve_triangular(root, (to_landmarks - self._mean).T, lower=True).T
+        features = solve_triangular(root, centred.T, lower=True).T
         self._variance, axes = np.linalg.eigh(features.T @ features)  # float64[m]
         self._features = features @ axes  # float64[n, m]
         self._squares = self._features**2
         self._to_weights = solve_triangular(root.T, axes)  # float64[m, m]
+
+    def _centred(self, values: Floats) -> tuple[Floats, Floats]:
+        """The mean of float64[n, columns], and what is left without it."""
+        mean = values.mean(axis=0)
+        return mean, values - mean
 
     def leverage(self, ridge: float) -> Floats:
         """float64[n]: by how much each row decides its own prediction, the mean included."""
@@ -903,6 +1425,16 @@ class _LandmarkRegression:
             residual = centred - self._features @ (correlation / (self._variance + ridge)[:, None])
             errors.append(np.mean((residual / (1 - self.leverage(ridge))[:, None]) ** 2))
         return np.array(errors)
+
+    def without_self(self, outputs: Floats, fitted: Floats, ridge: float) -> Array | Floats:
+        """Predict each row as if nothing had been learned from it, float64[n, outputs].
+
+        Args:
+            outputs: float64[n, outputs], what was learned.
+            fitted: float64[n, outputs], predictions of all rows.
+            ridge: strength of the penalty.
+        """
+        return _leave_one_out(fitted, outputs, self.leverage(ridge)[:, None])
 
     def fit(self, outputs: Floats, ridge: float) -> tuple[Floats, Floats, Floats]:
         """Fit the regressions of some outputs.
@@ -920,6 +1452,76 @@ class _LandmarkRegression:
         coefficients = correlation / (self._variance + ridge)[:, None]
         weight = self._to_weights @ coefficients
         return weight, mean - self._mean @ weight, self._features @ coefficients + mean
+
+
+class _GroupedRegression(_LandmarkRegression):
+    """The same with weights of the rows, and several rows of a query, which are left out together.
+
+    A row of weight w is as good as w equal rows.
+
+    Args:
+        inputs: n rows.
+        kernel: see `KernelInputs.similarity`.
+        landmarks: m landmarks.
+        row_groups: the queries of the rows.
+    """
+
+    def __init__(
+        self, inputs: KernelInputs, kernel: int, landmarks: KernelInputs, row_groups: _RowGroups
+    ) -> None:
+        self._row_weight = row_groups.weight
+        self._root_weight = np.sqrt(row_groups.weight)[:, None]
+        self._table = row_groups.table
+        super().__init__(inputs, kernel, landmarks)
+
+    def _centred(self, values: Floats) -> tuple[Floats, Floats]:
+        mean = np.average(values, axis=0, weights=self._row_weight)
+        return mean, self._root_weight * (values - mean)
+
+    def errors(self, outputs: Floats) -> Floats:
+        """float64[ridges]: mean square error of rows without their query, by weight."""
+        _, centred = self._centred(outputs)
+        correlation = self._features.T @ centred
+        errors = []
+        for ridge in KERNEL_RIDGES:
+            residual = centred - self._features @ (correlation / (self._variance + ridge)[:, None])
+            errors.append(np.mean(self._without_group(residual, ridge) ** 2))
+        return np.array(errors)
+
+    def without_self(self, outputs: Floats, fitted: Floats, ridge: float) -> Floats:
+        """Predict each row as if nothing had been learned from its query."""
+        residual = self._root_weight * (outputs - fitted)
+        left: Floats = outputs - self._without_group(residual, ridge) / self._root_weight
+        return left
+
+    def fit(self, outputs: Floats, ridge: float) -> tuple[Floats, Floats, Floats]:
+        """Fit the regressions of some outputs, as in `_LandmarkRegression`."""
+        mean, centred = self._centred(outputs)
+        coefficients = (self._features.T @ centred) / (self._variance + ridge)[:, None]
+        weight = self._to_weights @ coefficients
+        fitted = self._features @ coefficients / self._root_weight + mean
+        return weight, mean - self._mean @ weight, fitted
+
+    def _without_group(self, residual: Floats, ridge: float) -> Floats:
+        """The weighted residuals that are left if all rows of a row's query are left out.
+
+        Solves (I - H) r' = r, where H is the part of the hat matrix between the rows of a query.
+
+        Args:
+            residual: float64[n, outputs], of the regression on all rows.
+            ridge: strength of the penalty.
+        """
+        features = self._features / np.sqrt(self._variance + ridge)
+        own_mean = self._root_weight / np.sqrt(self._row_weight.sum())
+        # A row of zeros stands for the rows that a query has not.
+        padded = np.pad(np.concatenate([features, own_mean], axis=1), ((0, 1), (0, 0)))[self._table]
+        hat = padded @ padded.transpose(0, 2, 1)
+        residuals = np.pad(residual, ((0, 1), (0, 0)))[self._table]
+        solved = np.linalg.solve(np.eye(hat.shape[1]) - MAX_LEVERAGE * hat, residuals)
+        result = np.empty_like(residual)
+        is_row = self._table >= 0
+        result[self._table[is_row]] = solved[is_row]
+        return result
 
 
 def _likeliest_temperature(expected: Floats, reward: Floats, scale: Floats) -> Floats:

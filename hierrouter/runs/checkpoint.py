@@ -28,7 +28,13 @@ from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
 from hierrouter.learning.resumption import prefix, select
 from hierrouter.learning.sweep import FixedChoices, Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
-from hierrouter.learning.value import StateRegression, TextProjection, ValueModel, ValueRouter
+from hierrouter.learning.value import (
+    RouteRegression,
+    StateRegression,
+    TextProjection,
+    ValueModel,
+    ValueRouter,
+)
 from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.layout import NEWEST, Layout
@@ -49,12 +55,19 @@ PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip aroun
 PLAIN_ORIGIN_KEYS = ("hops", "encoder", "view", "seed", "fingerprint", "version")
 SEED_FOLDER = "seed-"  # begins the names of the folders within that of a sweep
 NETWORK_GROUP = "network"  # begins the names of the tensors of a network of a sweep
-INTEGER_TENSORS = ("numbers", "learned", "kernel", "columns")  # of the value model
+INTEGER_TENSORS = (
+    "numbers",
+    "learned",
+    "kernel",
+    "columns",
+    "regression",
+    "owner",
+)  # of the value model
 RETRAIN_REMEDY = "train again"
 TENSOR_TYPES = ("F32", "F64", "I64")  # as safetensors calls them
 STATISTICS = "statistics"  # group of the columns of a router's history, the only float64 tensors
 STATISTIC_NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
-Part = TypeVar("Part", TextProjection, StateRegression)
+Part = TypeVar("Part", TextProjection, StateRegression, RouteRegression)
 
 
 def save_checkpoint(policy: Policy, folder: Path) -> None:
@@ -237,6 +250,8 @@ def _tensors_of_networks(grid: NetworkGrid) -> dict[str, Array]:
 
 def _tensors_of_model(model: ValueModel) -> dict[str, Array]:
     arrays = {"learned": model.learned, "numbers": model.numbers}
+    if model.number is not None:  # a model of states has one regression for each
+        arrays["regression"] = model.number
     for kind, parts in (("text", model.texts), ("state", model.positions)):
         for number, part in enumerate(parts):
             for name, array in vars(part).items():
@@ -426,6 +441,15 @@ def _value_model(
         names = [field.name for field in fields(part_class)]
         return part_class(**{field: tensors[f"{name}.{field}"] for field in names})
 
+    number = tensors.get("regression")
+    positions: tuple[StateRegression, ...] | tuple[RouteRegression, ...]
+    if number is None:
+        positions = tuple(part(StateRegression, f"state{state}") for state in range(actions.states))
+    else:
+        if number.shape != (actions.states,) or not 0 <= number.min() <= number.max() < len(number):
+            raise ValueError("regressions of other states")
+        count = int(number.max()) + 1
+        positions = tuple(part(RouteRegression, f"state{each}") for each in range(count))
     return ValueModel(
         actions=actions,
         knots=tuple(map(float, description["knots"])),
@@ -435,10 +459,9 @@ def _value_model(
             part(TextProjection, f"text{number}") for number in range(description["texts"])
         ),
         numbers=tensors["numbers"],
-        positions=tuple(
-            part(StateRegression, f"state{number}") for number in range(actions.states)
-        ),
+        positions=positions,
         learned=tensors["learned"],
+        number=number,
     )
 
 
