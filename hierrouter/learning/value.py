@@ -1237,7 +1237,8 @@ def _fit_route(
     added = np.empty(target.shape[1:], np.float32)
     added[:] = unknown
     added[learned] = part.added.reshape(len(learned), len(knots), 2)
-    return replace(part, weight=weight.reshape(landmarks, -1), added=added.ravel()), held_out
+    weight = weight.reshape(landmarks, added.size)
+    return replace(part, weight=weight, added=added.ravel()), held_out
 
 
 def _fit_rows(

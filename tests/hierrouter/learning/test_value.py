@@ -11,20 +11,22 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.outcome import Actions, LegalActions, reach_probability
 from hierrouter.learning import value
-from hierrouter.learning.config import Objective, ValueConfig
+from hierrouter.learning.config import ExactConfig, Objective, TrainConfig, ValueConfig
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.replay.opening import LEARNED_FROM
-from hierrouter_cache.errors import InputError
-from hierrouter_cache.layout import Layout
+from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.hierrouter.learning.trainings import ALPHA, GRID, OBJECTIVE, VALUE, digest, small_tree
 from tests.hierrouter.trees import (
     FOLDS,
     one_part,
     planted_tree,
+    ragged_tree,
     random_tree,
     showing_leaves,
     two_step_tree,
@@ -388,9 +390,189 @@ def test_an_action_is_worth_the_mean_of_its_draws() -> None:
         np.testing.assert_allclose(outcome.quality, 0.7)
 
 
-def test_trees_with_other_routes_for_some_questions_are_refused() -> None:
-    tree = lucky_tree()
-    weight = np.array(tree.weight)
-    weight[0, 1] = 0.0
-    with pytest.raises(InputError, match="--algo exact"):
-        train(replace(tree, weight=weight), Objective(0.0), VALUE, seed=0)
+# Trees whose questions lack nodes.
+
+
+def ragged_folds(seed: int, layout: Layout | None = None, unjudged: float = 0.0) -> RouteTree:
+    """Roles with several draws and holes: 90 questions to learn from and 30 others."""
+    roles = [(0,), (0, 1, 2), (1, 2)]
+    layout = layout or Layout.grown(
+        3, lambda path: roles[len(path)] if len(path) < 3 else (), lambda action: 1 + action
+    )
+    tree = ragged_tree(layout, 120, seed, unjudged=unjudged)
+    return replace(tree, splits=("train",) * 60 + ("validation",) * 30 + ("test",) * 30)
+
+
+def enumerated(tree: RouteTree, choice: dict[tuple[int, int], int], alpha: float) -> list[float]:
+    """R of each question under a choice by question and node, by recursion over its own calls."""
+    layout = tree.layout
+    assert tree.weight is not None
+    calls = layout.call_actions
+
+    def result(query: int, node: int) -> float:
+        reward = float(tree.score[query, node] - alpha * tree.cost[query, node])
+        if node >= layout.inner or (query, node) not in choice:
+            return reward
+        action = choice[query, node]
+        if action >= 2 * calls:
+            return reward
+        total = 0.0
+        for child in np.flatnonzero(layout.parent == node).tolist():
+            share = float(tree.weight[query, child])
+            if layout.action[child] == action % calls and share:
+                ended = float(tree.score[query, child] - alpha * tree.cost[query, child])
+                total += share * (ended if action >= calls else result(query, child))
+        return total
+
+    return [result(query, 0) for query in range(len(tree))]
+
+
+@pytest.mark.parametrize("config", [VALUE, ExactConfig(epochs=2, hidden=8)], ids=["value", "exact"])
+@pytest.mark.parametrize("unjudged", [0.0, 0.3])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_router_on_holes_takes_what_is_offered_and_is_worth_what_an_enumeration_says(
+    config: TrainConfig, unjudged: float, seed: int
+) -> None:
+    tree = ragged_folds(seed, unjudged=unjudged)
+    tree = tree.with_layout(tree.layout.with_give_backs((NEWEST,)))
+    trained = train(tree, Objective(ALPHA, allow_stop=True), config, seed=0)
+    table = trained.probabilities(tree)
+    legal = LegalActions.of(tree, trained.actions).table
+    assert not table[~legal & legal.any(axis=2, keepdims=True)].any()
+    np.testing.assert_allclose(table.sum(axis=2), 1.0)
+    assert tree.weight is not None
+    choice = {}
+    prices = [*tree.base_rate, *tree.base_rate, -1.0]
+    for query, node in np.argwhere(tree.weight[:, : tree.layout.inner] > 0).tolist():
+        offered = np.flatnonzero(legal[query, node]).tolist()
+        if offered:
+            best = table[query, node].max()
+            likeliest = [action for action in offered if table[query, node, action] == best]
+            # Of equal ones the cheapest, then a stop, then the lower number.
+            choice[query, node] = min(
+                likeliest, key=lambda action: (prices[action], action < 3, action)
+            )
+    expected = enumerated(tree, choice, ALPHA)
+    outcome = trained.outcome(tree)
+    np.testing.assert_allclose(outcome.reward(ALPHA), expected, atol=1e-9)
+
+
+def test_a_log_that_shows_what_pays_is_learned() -> None:
+    """What the first response shows decides which critic is right; some questions lack one."""
+    tree = ragged_folds(3)
+    layout = tree.layout
+    assert tree.weight is not None
+    shown = np.random.default_rng(0).integers(0, 2, tree.score.shape)
+    score = np.zeros(tree.score.shape)
+    for node in range(1, layout.nodes):
+        parent = int(layout.parent[node])
+        before = int(layout.parent[parent])
+        if before > 0 or (parent > 0 and before == 0):
+            state = before if before > 0 else parent
+            critic = layout.action[parent] if before > 0 else layout.action[node]
+            score[:, node] = critic == 1 + shown[:, state]
+    score = np.where(tree.weight > 0, score, 0.0)
+    vectors = np.eye(2)[shown[:, : layout.inner]]
+    tree = replace(tree, score=score, accuracy=score, parts=one_part(vectors))
+    objective = Objective(0.0)
+    bound = oracle(tree.split("test"), 0.0).reward(0.0).mean()
+    blind = train(replace(tree, parts=one_part(vectors * 0)), objective, VALUE, seed=0)
+    reward = train(tree, objective, VALUE, seed=0).outcome(tree.split("test")).reward(0.0).mean()
+    assert blind.outcome(tree.split("test")).reward(0.0).mean() < bound - 0.1
+    assert reward > bound - 0.05
+
+
+def test_routes_of_few_questions_share_a_regression() -> None:
+    layout = Layout.grown(3, lambda path: range(3) if len(path) < 3 else (), lambda _: 2)
+    tree = ragged_tree(layout, 30, 0, missing=0.6)
+    actions = Actions(tree.layout)
+    number = value._regression_numbers(tree, actions)
+    assert tree.weight is not None
+    for node in range(layout.inner):
+        same = np.flatnonzero(number == number[node])
+        assert set(layout.depth()[same]) == {layout.depth()[node]}
+        # All draws of a route are together.
+        assert set(np.flatnonzero(layout.route[: layout.inner] == layout.route[node])) <= set(same)
+        routes = set(layout.route[same].tolist())
+        for route in routes if len(routes) > 1 else ():
+            nodes = np.flatnonzero(layout.route == route)
+            queries = (reach_probability(tree)[:, nodes] > 0).any(axis=1).sum()
+            assert queries < value.MIN_ROUTE_QUERIES
+    assert len(set(number.tolist())) < len(set(layout.route[: layout.inner].tolist()))
+
+
+def test_a_row_without_its_query_is_predicted_by_a_fit_on_the_other_queries() -> None:
+    rng = np.random.default_rng(0)
+    query = np.repeat(np.arange(12), [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3])
+    inputs = value.KernelInputs(
+        rng.normal(size=(24, 3)).astype(np.float32), np.empty((24, 0), np.float32)
+    )
+    weights = rng.uniform(0.2, 1.0, 24)
+    outputs = rng.normal(size=(24, 2))
+    landmarks = inputs.select(np.arange(0, 24, 3))
+    groups = value._RowGroups(query, weights)
+    regression = value._GroupedRegression(inputs, 0, landmarks, groups)
+    _, _, fitted = regression.fit(outputs, 0.3)
+    without = regression.without_self(outputs, fitted, 0.3)
+    for left_out in range(12):
+        others = np.flatnonzero(query != left_out)
+        rest = value._GroupedRegression(
+            inputs.select(others), 0, landmarks, value._RowGroups(query[others], weights[others])
+        )
+        slopes, constant, _ = rest.fit(outputs[others], 0.3)
+        own = np.flatnonzero(query == left_out)
+        expected = inputs.select(own).similarity(landmarks, 0) @ slopes + constant
+        np.testing.assert_allclose(without[own], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("few", [1, 2, 3])
+def test_a_log_of_few_questions_is_learned(few: int) -> None:
+    tree = ragged_folds(0)
+    splits = ("train",) * few + ("test",) * (120 - few)
+    trained = train(replace(tree, splits=splits), Objective(0.01), VALUE, seed=0)
+    outcome = trained.outcome(tree)
+    assert np.isfinite(outcome.reward(0.01)).all()
+    legal = LegalActions.of(tree, trained.actions).table
+    assert not trained.probabilities(tree)[~legal & legal.any(axis=2, keepdims=True)].any()
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_model_of_routes_is_stored(tmp_path: Path, returns: bool) -> None:
+    tree = ragged_folds(1)
+    vectors = np.random.default_rng(0).normal(size=(len(tree), tree.layout.nodes, 4))
+    tree = replace(tree, parts=one_part(vectors))
+    trained = train(tree, Objective(ALPHA, allow_return=returns), VALUE, seed=0)
+    save_checkpoint(trained, tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
+    # A live state has the chances of the fold.
+    test = tree.split("test")
+    live = loaded.decide_each(
+        test.embedding_at(np.arange(30), np.zeros(30, int)), [()] * 30, [0] * 30
+    )
+    legal = LegalActions.of(trained.objective.view(test), trained.actions).at(
+        np.arange(30), np.zeros(30, int)
+    )
+    complete = legal.all(axis=1) | (legal == loaded.actions.legal()[0]).all(axis=1)
+    np.testing.assert_allclose(live[complete], trained.probabilities(test)[complete, 0], atol=1e-5)
+
+
+def test_damaged_models_of_routes_are_refused() -> None:
+    model = fit(ragged_folds(0), [ALPHA], MAY["stop"], VALUE)
+    assert model.number is not None
+    first = model.positions[0]
+    assert isinstance(first, value.RouteRegression)
+    rest = model.positions[1:]
+    damages = [
+        {"number": model.number[:-1]},
+        {"number": model.number + 1},
+        {"positions": rest},
+        {"positions": (replace(first, owner=first.owner[::-1]), *rest)},
+        {"positions": (replace(first, owner=first.owner + 1000), *rest)},
+        {"positions": (replace(first, without_query=first.without_query[:-1]), *rest)},
+        {"positions": (replace(first, weight=first.weight[:, :-1]), *rest)},
+    ]
+    assert len(first.owner) > 1
+    for damage in damages:
+        with pytest.raises(ValueError, match=r"do not fit|shorter|longer"):
+            replace(model, **damage)
