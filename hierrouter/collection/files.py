@@ -37,6 +37,8 @@ LINE_KINDS = {
     "decision": "decisions",
     "plan": "plans",
 }
+# Keys of lines for columns whose names are taken: `kind` says what row a line is.
+LINE_KEYS = {"kind": "response_kind"}
 HEADER_KIND = "cache"  # kind of the first line
 LINES_FORMAT = 1
 DIGEST_KEY = "sha256"  # in the first line
@@ -97,7 +99,7 @@ def _lines(reader: CacheReader) -> Iterator[bytes]:
         try:
             for row in rows:
                 values = {
-                    column: value
+                    LINE_KEYS.get(column, column): value
                     for column, value in row.items()
                     if value is not None or column not in added
                 }
@@ -248,7 +250,9 @@ def _checked_row(text: bytes, where: str) -> tuple[str, dict[str, Any]]:
     for name in ROW_SCHEMAS[kind].names:
         if name not in line and name not in LATER_COLUMNS.get(kind, {}):
             raise InputError(f"{name} is missing: {where}; it has {', '.join(line):.120}")
-    row: dict[str, Any] = {name: line.get(name) for name in ROW_SCHEMAS[kind].names}
+    row: dict[str, Any] = {
+        name: line.get(LINE_KEYS.get(name, name)) for name in ROW_SCHEMAS[kind].names
+    }
     fault = row_fault(kind, row)
     if fault:
         raise InputError(f"{fault}: {where}; export again")

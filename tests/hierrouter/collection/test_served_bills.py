@@ -20,6 +20,7 @@ import pytest
 
 from hierrouter.collection.progress import Progress, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
+from hierrouter.collection.transfer import Export, import_
 from hierrouter.engines.endpoint import Caller
 from hierrouter.engines.generator import Response
 from hierrouter.engines.identity import endpoint_of
@@ -290,6 +291,10 @@ def test_refusals_are_kept_and_told_by_model(
         "of 6 answers of short: 1 refusals, 1 withheld by a filter of the server; they are kept "
         "and paid for, scored like any answer, and not asked for again (column kind)"
     ) in caplog.messages
+    lines = tmp_path / "lines.jsonl"
+    Export(out=lines, cache=tmp_path).run()
+    import_(lines, cache=tmp_path / "other")
+    assert rows(tmp_path / "other", "id, model, response, kind, tokens_out") == kinds
 
 
 # Bills.
