@@ -95,7 +95,8 @@ CREATE VIEW spend AS
             + (p.rate_thoughts - p.rate_out) * coalesce(m.tokens_thoughts, 0)
             + if(m.failed, 0, p.rate_call) AS cost,
         m.seconds, m.failed, m.key AS call, m.tokens_cached, m.tokens_thoughts, m.cost_given
-    FROM made m LEFT JOIN priced p USING (model)
+    FROM made m LEFT JOIN actions a USING (step)
+    LEFT JOIN priced p ON p.model = coalesce(a.action, m.model)
     LEFT JOIN (
         SELECT context, min(dataset) AS dataset, min(hop) AS hop FROM reached GROUP BY context
     ) r USING (context);
@@ -189,6 +190,7 @@ def _create_tables(
     # A direct call without an instruction has the step of a call of the first hop; it then counts
     # as a call of the first hop.
     direct_steps = sorted({step for _, step in spec.direct}.difference(*spec.steps))
+    actions = spec.action_by_step
     # Parameters are lists, because Arrow tables of texts would import pandas, see `as_numpy`.
     statements: dict[str, Sequence[Any]] = {
         "asked AS SELECT unnest(range(len($1))) AS position, unnest($1::VARCHAR[]) AS query": [
@@ -201,6 +203,10 @@ def _create_tables(
             *_rate_columns(prices),
         ],
         "alone AS SELECT unnest($1::VARCHAR[]) AS step": [direct_steps],
+        "actions AS SELECT unnest($1::VARCHAR[]) AS step, unnest($2::VARCHAR[]) AS action": [
+            [*actions],
+            [*actions.values()],
+        ],
         "found AS SELECT *, ($1::VARCHAR[])[place] AS route FROM arriving": [route_names],
     }
     connection.register("arriving", calls)

@@ -78,6 +78,18 @@ class TreeSpec:
         names = [name for name, _ in self.direct]
         return np.array([names.index(name) for name in dict.fromkeys(names)], np.int64)
 
+    @property
+    def action_by_step(self) -> dict[str, str]:
+        """Name of the action that makes a call, by the call's step key, of every draw."""
+        draws = 1 + int(self.layout.draw.max())
+        return {
+            draw_step(step, draw): name
+            for steps in self.steps
+            for name, step in zip(self.models, steps, strict=True)
+            if step
+            for draw in range(draws)
+        }
+
     def step(self, node: int) -> str:
         """The step key of the call that leads to a node, which must not be the root."""
         level = int(self.layout.depth()[node]) - 1

@@ -222,15 +222,15 @@ def _require_same_plan(pool: Pool, queries: Sequence[Query], root: Path) -> None
     if last is None:
         return
     last_pool, last_queries = last
-    last_models = {model.name for model in last_pool.models}
-    models = {model.name for model in pool.models}
+    last_actions = {action.name for action in last_pool.actions}
+    actions = {action.name for action in pool.actions}
     last_keys = {query.key for query in last_queries}
     keys = {query.key for query in queries}
     difference = ""
     if not (last_keys <= keys or keys <= last_keys):
         difference = "questions"
-    if last_pool.hops != pool.hops or not last_models <= models:
-        difference = "models or hops"
+    if last_pool.hops != pool.hops or not last_actions <= actions:
+        difference = "models, actions or hops" if pool.roles else "models or hops"
     if difference:
         raise InputError(
             f"another plan: {root} was collected for other {difference}; name another --cache, or "

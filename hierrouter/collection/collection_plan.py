@@ -12,7 +12,7 @@ import psutil
 
 from hierrouter.collection.adaptive import Adaptive, fill_adaptively
 from hierrouter.collection.estimate import Estimate, estimate, estimate_object, require_consent
-from hierrouter.collection.plan import Shard, commits_of_plan, shard_status
+from hierrouter.collection.plan import Shard, callers_of_plan, commits_of_plan, shard_status
 from hierrouter.collection.progress import Progress, Summary, stored_spending
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.declarations.declaration import OnNote, OnTask, ignore_note, ignore_task
@@ -164,7 +164,8 @@ class CollectionPlan:
         Raises:
             CacheError: the cache is damaged.
         """
-        spending = stored_spending(self.cache, self.pool.rates())
+        callers = callers_of_plan(self.cache, self.pool)
+        spending = stored_spending(self.cache, self.pool.rates(), callers)
         return sum((model.cost for model in spending.values()), 0.0)
 
     def estimate(self, counts_start: bool = False) -> PlanEstimate:

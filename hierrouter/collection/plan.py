@@ -383,6 +383,28 @@ def commits_of_plan(root: Path) -> Commits:
     return recorded_commits(pool, identities) if pool else {}
 
 
+def callers_of_plan(root: Path, pool: Pool) -> dict[str, str]:
+    """Return the name of the action that makes a call, by the call's step key.
+
+    Args:
+        root: the cache's folder, which need not exist yet.
+        pool: the models and their actions.
+
+    Returns:
+        The steps of the models as the last plan of the cache has recorded them. Calls of other
+        models are not in the cache. It is empty where actions are the models.
+
+    Raises:
+        CacheError: the cache is damaged.
+    """
+    if not pool.roles:
+        return {}
+    unknown: Identity = {}
+    recorded = _last_pool(root)[1]
+    identities = {model.name: recorded.get(model.name, unknown) for model in pool.all_models}
+    return pool.tree_spec(identities).action_by_step
+
+
 def _last_pool(root: Path) -> tuple[Pool | None, Mapping[str, Identity]]:
     """Return the pool of the last plan, and what its models resolved to; None if there is none."""
     latest = _latest_plan(reader_of(root))

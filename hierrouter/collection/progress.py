@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
@@ -200,20 +200,24 @@ class Spending:
 
 
 STORED_SPENDING = (
-    "SELECT model, count(*) AS calls, sum(tokens_in)::BIGINT AS tokens_in, "
+    "SELECT model, step, count(*) AS calls, sum(tokens_in)::BIGINT AS tokens_in, "
     "sum(tokens_out)::BIGINT AS tokens_out, "
     "coalesce(sum(tokens_cached), 0)::BIGINT AS cached, "
     "coalesce(sum(tokens_thoughts), 0)::BIGINT AS thoughts FROM calls "
-    "WHERE judge_template IS NULL GROUP BY model"
+    "WHERE judge_template IS NULL GROUP BY model, step ORDER BY model, step"
 )
 
 
-def stored_spending(root: Path, rates: Mapping[str, Rate]) -> dict[str, Spending]:
+def stored_spending(
+    root: Path, rates: Mapping[str, Rate], callers: Mapping[str, str] | None = None
+) -> dict[str, Spending]:
     """Sum up all calls in a cache, each once, for each model that has a rate.
 
     Args:
         root: the cache's folder.
-        rates: cost of a token, by model.
+        rates: cost of a token, by model and action.
+        callers: by step, the name of the action whose price its calls have; those of other steps
+            have the price of their model.
 
     Returns:
         The spending by model; empty if there is no cache.
@@ -224,19 +228,21 @@ def stored_spending(root: Path, rates: Mapping[str, Rate]) -> dict[str, Spending
     reader = reader_of(root)
     if reader is None:
         return {}
-    spending = {}
+    spending: dict[str, Spending] = {}
+    tokens: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for row in reader.sql(STORED_SPENDING).to_pylist():
         model = row.pop("model")
-        rate = rates.get(model)
+        caller = (callers or {}).get(row.pop("step"), model)
+        tokens[model, caller].update(row)
+    for (model, caller), count in tokens.items():
+        rate = rates.get(caller)
         if rate:
+            cached = count.pop("cached")
+            thoughts = count.pop("thoughts")
             cost = rate.cost(
-                row["tokens_in"],
-                row["tokens_out"],
-                row.pop("cached"),
-                row.pop("thoughts"),
-                row["calls"],
+                count["tokens_in"], count["tokens_out"], cached, thoughts, count["calls"]
             )
-            spending[model] = Spending(**row, cost=cost)
+            spending[model] = spending.get(model, Spending()) + Spending(**count, cost=cost)
     return spending
 
 

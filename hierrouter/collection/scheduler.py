@@ -210,8 +210,7 @@ class Collection:
         self.progress = progress
         progress.summary = Summary(len(queries), len(queries) * self.per_query)
         self.ledger = Ledger(pool, reader, writer, progress, progress.summary)
-        stages = [stage for level in self.levels for stage in level]
-        self.ledger.callers = {stage.step: stage.caller for stage in stages}
+        self.ledger.callers = spec.action_by_step
         # The models, and the events of their lanes.
         self.outages: dict[str, generator.Outage] = {}
         self._stop = stop

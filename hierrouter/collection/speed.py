@@ -64,7 +64,9 @@ class Speed:
         self._measures = measures
         self._local: dict[str, LocalModel | None] = {}
         self._due = {
-            model.name: [stage for stage in stages if stage.model is model and stage.due.most_calls]
+            model.name: [
+                stage for stage in stages if stage.model.name == model.name and stage.due.most_calls
+            ]
             for model in pool.all_models
         }
         self._models = [model for model in pool.all_models if self._due[model.name]]
@@ -165,13 +167,14 @@ class Speed:
         for stage in stages:
             if stage.counts is None:
                 return None
-            calls += float(stage.counts.sum())
+            stage_calls = float(stage.counts.sum())
+            calls += stage_calls
             tokens += float(stage.lengths @ stage.counts)
+            tokens += stage_calls * stage.model.generation.max_new_tokens
         measured_calls = sum(map(len, samples.values()))
         slots = endpoint.concurrency * len(endpoint.servers)
         measured_rounds = _rounds(measured_calls, slots, {depth for _, depth in samples})
         rounds = _rounds(calls, slots, {stage.due.depth for stage in stages})
-        tokens += calls * model.generation.max_new_tokens
         limited = limited_seconds(endpoint, calls, tokens)
         # In the time of a served model that of local ones is, too: its next calls wait for them.
         own = max(seconds - self._recorded_local_seconds(), MIN_OWN_SHARE * seconds)

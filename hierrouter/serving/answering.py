@@ -196,8 +196,7 @@ class ChatAnswer:
         In a stream the last call so far counts: it gives the answer, or the answer is an earlier
         one and comes without further calls.
         """
-        models = version.router.models
-        if self.hops and models[self.hops[-1].model].takes_settings:
+        if self.hops and version.router.model_of(self.hops[-1].model).takes_settings:
             return {}
         settings = self.call_options.settings
         return {IGNORED_HEADER: chat.setting_list(settings)} if settings else {}

@@ -77,9 +77,10 @@ class Log:
         """int64[episodes, L]: the node of each choice; 0 after the end."""
         node = np.zeros_like(self.action)
         for hop in range(1, self.hops):
-            called = self.actions.model(self.action[:, hop - 1])
-            node[:, hop] = self.actions.layout.child(node[:, hop - 1], called)
-        return np.where(self.alive, node, 0)
+            alive = self.alive[:, hop]
+            called = self.actions.model(self.action[alive, hop - 1])
+            node[alive, hop] = self.actions.layout.child(node[alive, hop - 1], called)
+        return node
 
     @cached_property
     def spent(self) -> Floats:

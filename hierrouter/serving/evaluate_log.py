@@ -85,8 +85,9 @@ class OffPolicy:
         log = self._required_log()
         _, trained = self._router()
         alpha = trained.alpha if self.alpha is None else self.alpha
-        spending = read_spending(log, _shape(trained), on_note)
-        return savings(spending, trained.origin.models), alpha
+        shape = _shape(trained)
+        spending = read_spending(log, shape, on_note)
+        return savings(spending, shape.first_actions), alpha
 
     def _required_log(self) -> Path:
         if self.log is None:
@@ -106,7 +107,7 @@ def _shape(trained: TrainedRouter) -> LogShape:
     from hierrouter.serving.logs import LogShape
 
     origin = trained.origin
-    return LogShape(origin.models, origin.hops, origin.rate)
+    return LogShape(origin.models, origin.hops, origin.rate, origin.layout)
 
 
 @function_of(OffPolicy)

@@ -6,7 +6,7 @@ This module only reads logs; a server writes them with `hierrouter.serving.monit
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from hierrouter.replay.states import numbers_kind, state_texts
 from hierrouter.serving.decisions import live_numbers
 from hierrouter.serving.estimators import Log, LoggedStates, logged_states
 from hierrouter_cache.errors import InputError, suggestion
+from hierrouter_cache.layout import NOT_OFFERED, Layout, route_name
 from hierrouter_cache.tree import Rate
 
 MIN_PROPENSITY = 1e-9  # smaller ones would make the weights of their episodes explode
@@ -88,11 +89,23 @@ class LogShape:
         models: M names.
         hops: L.
         rate: M pairs, cost of a token in and of a token out, for steps that give tokens.
+        layout: the routes that the router may take; by default every model at every hop.
     """
 
     models: tuple[str, ...]
     hops: int
     rate: Sequence[tuple[float, ...]]
+    layout: Layout = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.layout is None:
+            object.__setattr__(self, "layout", Layout.full(len(self.models), self.hops))
+
+    @property
+    def first_actions(self) -> dict[int, str]:
+        """The names of the actions that are offered at the first hop, by number."""
+        offered = self.layout.children[0] != NOT_OFFERED
+        return {number: self.models[number] for number in np.flatnonzero(offered).tolist()}
 
 
 def read_lines(
@@ -209,7 +222,16 @@ def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
     earlier = steps if returned else steps[:-1]
     if any(step.stop for step in earlier):
         raise InputError(f"a step after one that stops: {where}; stop belongs to the last step")
-    if len(steps) < shape.hops and not steps[-1].stop and not returned:
+    path = [step.model for step in steps]
+    try:
+        node = shape.layout.node(path)
+    except KeyError:
+        name = route_name([shape.models[model] for model in path])
+        raise InputError(
+            f"no route of the router: {name:.200}: {where}; give calls that it may make one after "
+            "the other"
+        ) from None
+    if node < shape.layout.inner and not steps[-1].stop and not returned:
         raise InputError(
             f"{len(steps)} of {shape.hops} steps and no stop: {where}; log whole episodes, with "
             '"stop": true where the policy chose to end early'
@@ -421,9 +443,10 @@ def _first_choice(
     stopping = chances[models : 2 * models]
     if len(stopping) < models:  # the router may not stop; what follows are answers to return
         stopping = np.zeros(models)
-    if shape.hops == 1:  # every call ends the route
-        return action % models, going_on, going_on
-    return action % models, going_on + stopping, stopping
+    # After some first calls no other is offered; after none where there is only one hop.
+    children = shape.layout.children[0]
+    is_last = (children != NOT_OFFERED) & (children >= shape.layout.inner)
+    return action % models, going_on + stopping, np.where(is_last, going_on, 0.0) + stopping
 
 
 def _seconds(step: Mapping[str, Any], where: str) -> float:
@@ -541,14 +564,15 @@ def log_of(episodes: Sequence[Episode], trained: TrainedRouter, query: NDArray[n
         if episode.returned and not allow_return:
             raise InputError(f"an answer is returned: {episode.where}; this router never does")
         calls = length[row]
-        if episode.returned or (allow_return and calls == layout.hops):
+        goes_on = layout.node([step.model for step in episode.steps]) < layout.inner
+        if episode.returned or (allow_return and not goes_on):
             answer, chance = episode.returned or (calls, 1.0)
             action[row, calls] = actions.calls + answer - 1
             propensity[row, calls] = chance
             length[row] += 1
         for hop, step in enumerate(episode.steps):
-            # Before the last hop only an action that stops ends the episode; at the last, all do.
-            stops_early = step.stop and hop + 1 < layout.hops
+            # Where nothing more is offered, every call ends the episode.
+            stops_early = step.stop and goes_on
             action[row, hop] = step.model + (layout.call_actions if stops_early else 0)
             propensity[row, hop] = step.propensity
             cost[row, hop] = step.cost

@@ -178,7 +178,7 @@ QUALITY_MEASURE = "Q"
 SPENDING_MEASURES = {COST_MEASURE: 1000.0, "seconds": 1.0, QUALITY_MEASURE: 1.0}
 
 
-def savings(spending: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
+def savings(spending: Spending, models: Mapping[int, str]) -> list[dict[str, Any]]:
     """Compare what the router spent with what each model alone would have spent.
 
     Measures are money, seconds and, of the answers that have a quality, Q. A model alone is
@@ -187,7 +187,7 @@ def savings(spending: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
 
     Args:
         spending: of the router's answers.
-        models: names of the pool.
+        models: names of the models that may be called first, by number.
 
     Returns:
         JSON values, one row for each model and measure. `never` is the share of questions on which
@@ -195,7 +195,7 @@ def savings(spending: Spending, models: Sequence[str]) -> list[dict[str, Any]]:
         and `single`, `difference`, `low` and `high` are null.
     """
     rows = []
-    for number, model in enumerate(models):
+    for number, model in models.items():
         for column, measure in enumerate(SPENDING_MEASURES):
             row = _savings_row(spending, number, column, measure)
             if row is not None:

@@ -136,6 +136,15 @@ class Router:
         if load:
             self.load_models()
 
+    def model_of(self, name: str) -> LiveModel:
+        """Return the model that is called.
+
+        Args:
+            name: of an action, or of a model that is called directly.
+        """
+        callers = {action.name: action.model.name for action in self.pool.actions}
+        return self.models[callers.get(name, name)]
+
     def load_models(
         self, on_outage: Callable[[str], None] | None = None, reference: str | None = None
     ) -> None:
@@ -369,8 +378,8 @@ class Router:
         deferral = self.policy.deferral
         if deferral and deferral.model.name == name:
             return Rate(*deferral.rate)
-        references = replace(self.pool, models=self.pool.references)
-        return bundle.given_rates(references).get(name)
+        others = replace(self.pool, models=self.pool.all_models, references=(), roles=())
+        return bundle.given_rates(others).get(name)
 
     @property
     def canaries(self) -> dict[str, tuple[bundle.Canary, ...]]:
@@ -702,7 +711,9 @@ class _Routing:
             unavailable = frozenset()
             order = self._possible(decision.order, unavailable)
         left_out = tuple(
-            action.name for action in self.router.pool.actions if action.model.name in unavailable
+            action.name
+            for action in self.router.pool.actions
+            if not unavailable.isdisjoint((action.name, action.model.name))
         )
         deferred_to = "" if decision.deferred_to in unavailable else decision.deferred_to
         decision = replace(decision, unavailable=left_out, deferred_to=deferred_to)
@@ -721,8 +732,10 @@ class _Routing:
         """Return the actions that can be taken, of these or else of all; perhaps none."""
 
         def is_possible(action: int) -> bool:
-            if action < self.trained.actions.calls and self._model(action).name in unavailable:
-                return False
+            if action < self.trained.actions.calls:
+                called = self.router.pool.actions[self._action_number(action)]
+                if called.name in unavailable or called.model.name in unavailable:
+                    return False
             return self._can_satisfy(action)
 
         possible = list(filter(is_possible, actions))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hierrouter.collection.collection_plan import CollectionPlan
 from hierrouter.collection.due import due_levels
 from hierrouter.collection.progress import Progress
 from hierrouter.collection.scheduler import fill_cache
@@ -17,9 +18,10 @@ from hierrouter.engines.listing import pool_table
 from hierrouter.pools.files import load_pool, parse_pool, prices_of, stored_pool
 from hierrouter.pools.pool import RATE_FIELDS, Endpoint, ModelSpec, Price, Role
 from hierrouter.questions.datasets import load_queries
+from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
-from hierrouter_cache.errors import InputError
+from hierrouter_cache.errors import InputError, Interrupted
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import Rate
 from tests.conftest import SOURCES
@@ -371,3 +373,33 @@ def test_a_collection_is_billed_at_the_price_of_each_action(tmp_path: Path) -> N
     # answers are all x, so the routes of two hops share their contexts.
     own = 15 * 3 * 4 + 3 * 2 * (2 * 10 + 3 * 5)
     assert sum(costs) == pytest.approx(own)
+    # So are the calls in the cache, for `--max-spend`, and the rows of the view `spend`.
+    served = replace(POOL, models=models)
+    assert CollectionPlan(served, queries, tmp_path).spent == pytest.approx(own)
+    [spent] = ask_cache(tmp_path, "SELECT sum(cost) AS cost FROM spend").to_pylist()
+    assert spent["cost"] == pytest.approx(own)
+    cheaper = replace(served, roles=(*served.roles[:2], replace(served.roles[2], rate_out=2)))
+    assert CollectionPlan(cheaper, queries, tmp_path).spent == pytest.approx(own - 3 * 2 * 5)
+
+
+def test_a_limit_of_spending_counts_the_prices_of_actions(tmp_path: Path) -> None:
+    queries = sums(4)
+    with serving(Server(lambda prompt, before: Reply(completion("x", 10, 5)))) as server:
+        endpoint = Endpoint(base_url=server.url, deployment="here", concurrency=1)
+        models = tuple(
+            replace(model, backend="openai", model="served", endpoint=endpoint)
+            for model in POOL.models
+        )
+        planner, solver, critic = POOL.roles
+        dear = replace(critic, rate_in=100, rate_out=100)
+        pool = replace(POOL, models=models, roles=(planner, solver, dear), draws=1)
+        limit = 1600.0  # without the critic all calls cost 240, each of its calls costs 1,500
+        plan = CollectionPlan(pool, queries, tmp_path, max_spend=limit)
+        for _ in range(2):  # the second one finds it in the cache
+            with pytest.raises(Interrupted, match="the limit is reached: --max-spend 1600"):
+                plan.run(Progress(), lambda line: None)
+        assert limit <= plan.spent < limit + 1500 + 240
+        assert plan.estimate().spent_before == plan.spent
+        done = replace(plan, max_spend=1e6).run(Progress(), lambda line: None)
+    assert done.missing == 0
+    assert plan.spent == pytest.approx(240 + 8 * 1500)

@@ -1,5 +1,6 @@
 """A router over roles runs live: the same instructions, settings and states as on the tree."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree, first_call_confidence, load_texts
 from hierrouter.runs.bundle import load_bundle
 from hierrouter.runs.checkpoint import router_at
+from hierrouter.serving.evaluate_log import OffPolicy
+from hierrouter.serving.logs import LogShape, read_log
 from hierrouter.serving.results import Call, Hop
 from hierrouter.serving.router import RouteOptions, Router
 from hierrouter_cache.errors import InputError
+from hierrouter_cache.tree import Rate
 from tests.engines import Counting
 from tests.hierrouter.learning.trainings import decided
-from tests.hierrouter.serving.serving import run_in, served, user
+from tests.hierrouter.serving.serving import figures_of, run_in, served, user
 
 ALPHA = 0.02
 MODEL = """
@@ -177,3 +181,113 @@ def test_a_rule_reads_the_confidence_of_actions_that_are_offered_first(tree: Tre
     assert np.isnan(confidence).all(axis=0).tolist() == [False, False, True, False, True]
     rule = fit_rule(tree, confidence, ALPHA)
     assert rule.first in (None, 0, 1, 3)
+
+
+def test_a_server_answers_with_actions(run: Path, tree: Tree) -> None:
+    """Its answers are those of the tree; settings that the last model does not heed are named."""
+    fold = tree.split("test")
+    trained = router_at(run, None)
+    assert isinstance(trained, TrainedRouter)
+    ends = trained.endings(fold).argmax(axis=1)
+    with Router(run, engines=Counting()) as router, served(router, otherwise="text") as url:
+        for row, text in enumerate(load_texts(tree.root, fold)[:4]):
+            body = {"model": "hierrouter", "messages": user(text.question), "temperature": 0.5}
+            reply = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+            assert reply.status_code == 200, reply.text
+            answer = reply.json()["choices"][0]["message"]["content"]
+            assert answer == text.answers[ends[row]]
+            route = fold.layout.name(int(ends[row]), fold.models)
+            assert reply.headers["x-hierrouter-route"] == route
+            assert reply.headers["x-hierrouter-ignored"] == "temperature"
+        assert set(figures_of(url, "hierrouter_calls_total")) <= set(fold.models)
+        # An action is left out by its own name; a model with all its actions.
+        asked = {"messages": user(text.question), "unavailable": ["solve@facts", "calc"]}
+        body = httpx2.post(f"{url}/v1/decide", json=asked, timeout=60).json()
+        assert body["call"] == "solve@text"
+        assert body["unavailable"] == ["solve@facts", "tool"]
+        # What a model costs that is asked by itself.
+        assert router.rate_of("text") == Rate.base(0.03)
+
+
+def every_route(fold: Tree, folder: Path) -> Path:
+    """A log in which each question took each route once; the first call was drawn of three."""
+    lines = []
+    layout = fold.layout
+    for row, text in enumerate(load_texts(fold.root, fold)):
+        for end in range(layout.inner, layout.nodes):
+            nodes = layout.nodes_to(end)
+            before = (0, *nodes[:-1])
+            steps = [
+                {
+                    "model": fold.models[layout.action[node]],
+                    "propensity": 1 / 3 if node == nodes[0] else 1.0,
+                    "cost": float(fold.cost[row, node] - fold.cost[row, previous]),
+                    "response": text.answers[node],
+                }
+                for previous, node in zip(before, nodes, strict=True)
+            ]
+            quality = float(fold.score[row, end])
+            lines.append({"question": text.question, "steps": steps, "quality": quality})
+    path = folder / "log.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_log_of_routes_of_unequal_length_has_the_exact_value(
+    run: Path, tree: Tree, tmp_path: Path
+) -> None:
+    fold = tree.split("test")
+    trained = router_at(run, None)
+    assert isinstance(trained, TrainedRouter)
+    log = every_route(fold, tmp_path)
+    assert fold.layout.depth()[fold.layout.inner :].tolist().count(2) == 1
+    result = OffPolicy(log=log, checkpoint=run).run()
+    assert result.evaluation.episodes == 3 * len(fold)
+    # Of each question one route is the router's: its weight is 3, that of the others 0.
+    reward = trained.outcome(fold).reward(ALPHA)
+    assert result.evaluation.estimates["SNIPS"].value == pytest.approx(reward.mean())
+    assert result.evaluation.overlap.mean == pytest.approx(1)
+
+
+def test_only_actions_that_are_offered_first_are_compared_alone(
+    run: Path, tree: Tree, tmp_path: Path
+) -> None:
+    log = every_route(tree.split("test"), tmp_path)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines:
+        first = line["steps"][0]
+        first["chances"] = [1 / 3, 1 / 3, 0.0, 1 / 3, 0.0]
+        line["query"] = line["question"]
+        for step in line["steps"]:
+            step |= {"router_s": 0.0, "model_s": 1.0}
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows, _ = OffPolicy(log=log, checkpoint=run).savings()
+    assert {row["model"] for row in rows} == {"solve@text", "solve@facts", "tool"}
+    costs = {row["model"]: row["single"] for row in rows if row["measure"] == "C of 1,000"}
+    fold = tree.split("test")
+    expected = 1000 * fold.cost[:, fold.layout.node((3,))].mean()
+    assert costs["tool"] == pytest.approx(expected)
+
+
+BAD_ROUTES = [
+    ([0], "1 of 3 steps and no stop"),
+    ([0, 2], "no route of the router: solve@text>short@text: .*log.jsonl:1; give calls"),
+    ([4], "no route of the router: >critic@facts"),
+    ([3, 4, 4], "no route of the router: tool>critic@facts>critic@facts"),
+]
+
+
+@pytest.mark.parametrize(("path", "message"), BAD_ROUTES)
+def test_a_log_of_other_routes_is_refused_in_one_line(
+    path: list[int], message: str, tree: Tree, tmp_path: Path
+) -> None:
+    steps = [
+        {"model": tree.models[action], "propensity": 0.5, "cost": 0.1, "response": "x"}
+        for action in path
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"question": "q", "steps": steps, "quality": 1.0}) + "\n")
+    shape = LogShape(tree.models, tree.hops, tree.rate, tree.layout)
+    with pytest.raises(InputError, match=message) as caught:
+        read_log(log, shape)
+    assert "\n" not in str(caught.value)
