@@ -268,7 +268,7 @@ class _TreePolicy:
         """Replace illegal actions by legal ones that have the same effect, in place.
 
         Stopping with the last call is making it. Where a policy may return answers, a call after
-        the last call and an answer that does not exist yet return the last answer.
+        the last call of the query and an answer that does not exist yet return the last answer.
 
         Args:
             probabilities: float64[n, A].
@@ -285,17 +285,26 @@ class _TreePolicy:
             return
         if self.actions.allow_stop:
             stopping = slice(calls, self.actions.calls)
-            moved = illegal[:, stopping] * legal[:, :calls]
+            is_last_call = ~self.actions.legal()[node][:, stopping] & legal[:, :calls]
+            moved = illegal[:, stopping] * is_last_call
             probabilities[:, :calls] += moved
             probabilities[:, stopping] -= moved
             illegal[:, stopping] -= moved
-        give_backs = self.tree.layout.give_back[node]
-        is_last = give_backs == node[:, None]
-        rows = np.flatnonzero(illegal.any(axis=1) & ~is_last.any(axis=1))
+        is_last = self.tree.layout.give_back[node] == node[:, None]
+        lost = illegal.copy()
+        if self.kind == "predict":  # in the environment it was trained on, such a call ends
+            lost[is_last.any(axis=1)] = 0
+        else:
+            is_last &= legal[:, self.actions.calls :]
+            ends = is_last.any(axis=1)
+            # A call that other questions have here, and this one has not, is no wish to end.
+            lost[ends, self.actions.calls :] = 0
+            lost[ends & ~legal[:, :calls].any(axis=1)] = 0
+        rows = np.flatnonzero(lost.any(axis=1))
         if len(rows):
             row = int(rows[0])
-            action_name = self.action_names[illegal[row].argmax()]
-            raise self._no_such_action(action_name, int(query[row]), int(node[row]))
+            action_name = self.action_names[lost[row].argmax()]
+            raise self._not_offered(action_name, int(query[row]), int(node[row]))
         probabilities -= illegal
         probabilities[:, self.actions.calls :] += is_last * illegal.sum(axis=1, keepdims=True)
 
@@ -373,16 +382,31 @@ class _TreePolicy:
         return probabilities / total
 
     def _no_such_action(self, action: Any, query: int, node: int) -> InputError:
-        """The error for an action that does not exist or is illegal at a state."""
+        """The error for an action that does not exist."""
+        return InputError(
+            f"policy gave no such action: {_excerpt(action)}: {self._where(query, node)}; "
+            f"actions: {self._listed_actions(query, node)}"
+        )
+
+    def _not_offered(self, action: str, query: int, node: int) -> InputError:
+        """The error for an action that is not offered at a state."""
+        state = f"node {node}"
+        if node:
+            state += f" after {_cut(self.tree.layout.name(node, self.tree.models))}"
+        return InputError(
+            f"policy chose an action that is not offered: {_cut(action)}: "
+            f"{self._where(query, node)}, {state}; "
+            f"offered: {self._listed_actions(query, node) or 'nothing'}"
+        )
+
+    def _listed_actions(self, query: int, node: int) -> str:
+        """The legal actions at a state, for errors."""
         legal = np.flatnonzero(self._legal.at(np.array([query]), np.array([node]))[0])
         listed = [f"{number} {self.action_names[number]}" for number in legal]
         if len(listed) > MAX_LISTED_ACTIONS:
             rest = len(listed) - MAX_LISTED_ACTIONS
             listed = [*listed[:MAX_LISTED_ACTIONS], f"{rest} more"]
-        return InputError(
-            f"policy gave no such action: {_excerpt(action)}: {self._where(query, node)}; "
-            f"actions: {', '.join(listed)}"
-        )
+        return ", ".join(listed)
 
     def _where(self, query: int, node: int) -> str:
         """The policy and a state, for errors."""
@@ -390,7 +414,7 @@ class _TreePolicy:
 
     def describe_state(self, query: int, node: int) -> str:
         """Name the query and the stage of a state."""
-        return f"query {self.tree.query_ids[query]}, stage {len(self.tree.layout.path(node))}"
+        return f"query {self.tree.query_ids[query]:.60}, stage {len(self.tree.layout.path(node))}"
 
 
 def takes_masks(predict: Callable[..., Any]) -> bool:

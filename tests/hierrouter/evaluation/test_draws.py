@@ -350,6 +350,34 @@ def test_the_optimum_at_a_mean_cost_has_no_duality_gap(
 
 
 @unhurried
+@given(ragged_trees(), st.data())
+def test_a_policy_that_chooses_what_a_question_does_not_offer_is_named(
+    tree: RouteTree, data: st.DataObject
+) -> None:
+    tree = tree.with_layout(tree.layout.with_give_backs((NEWEST,)))
+    actions = Actions(tree.layout)
+    legal = LegalActions.of(tree, actions).table
+    legal = np.broadcast_to(legal, (len(tree), *legal.shape[1:]))
+    table = random_legal_table(tree, actions, seed=0)
+    calls = slice(tree.layout.call_actions)
+    # Where a call is offered, another one that is not offered.
+    wrong = ~legal[..., calls] & legal[..., calls].any(axis=2, keepdims=True)
+    wrong &= (1.0 if tree.weight is None else tree.weight)[:, : tree.layout.states, None] > 0
+    if not wrong.any():
+        policy_table(tree, table, 0.1)
+        return
+    query, node, action = data.draw(st.sampled_from(np.argwhere(wrong).tolist()))
+    table[query, node] = 0
+    table[query, node, action] = 1
+    name = tree.models[action]
+    with pytest.raises(
+        InputError,
+        match=rf"not offered: {name}: table: query {tree.query_ids[query]}, stage \d, node {node}",
+    ) as error:
+        policy_table(tree, table, 0.1)
+    assert "\n" not in str(error.value)
+
+
 @given(ragged_trees(), st.booleans(), seeds, alphas)
 def test_regret_and_decisions_go_over_draws_and_holes(
     tree: RouteTree, stop: bool, seed: int, alpha: float

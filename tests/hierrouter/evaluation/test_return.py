@@ -154,7 +154,7 @@ def test_a_rule_of_the_users_own_gives_the_first_answer() -> None:
     assert table.shape == (5, 7, 4)
     ends = policy_endings(tree, table, 0.1, False)
     np.testing.assert_allclose(ends[:, tree.layout.leaves], 0.25)
-    with pytest.raises(InputError, match=r"no such action: 'return>2'.*: 0 model-0, 1 mod"):
+    with pytest.raises(InputError, match=r"not offered: return>2: .*: 0 model-0, 1 mod"):
         evaluate(tree, lambda seen: 3, alpha=0.1, allow_return=True)
 
 
