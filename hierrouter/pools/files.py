@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from hierrouter.hub.repository import is_commit
 from hierrouter.pools.pool import (
+    MAX_ACTIONS,
     MAX_POOL_NODES,
     OPENAI,
     POOL_PRICES,
@@ -41,6 +42,7 @@ CALLABLE_BACKENDS = ("transformers", "openai")  # backends that a file may name
 STORED_BACKENDS = (*CALLABLE_BACKENDS, "imported")  # backends that a plan may name
 MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 ACTION_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*")
+MAX_ACTION_NAME = 200  # characters
 DEVICE_PATTERN = re.compile(r"auto|cpu|cuda(:\d{1,3})?|balanced")
 
 
@@ -252,27 +254,44 @@ def _check_pool(pool: Pool, where: str, backends: Sequence[str]) -> None:
     for model in pool.all_models:
         _check_model(model, f"{where}, model {model.name}", backends)
     require_distinct([model.name for model in pool.all_models], where)
-    _check_roles(pool, where)
+    _check_roles(pool, where, is_file=backends is CALLABLE_BACKENDS)
     _check_draws(pool, where)
 
 
-def _check_roles(pool: Pool, where: str) -> None:
+def _check_roles(pool: Pool, where: str, is_file: bool) -> None:
     """Check the actions of a pool, and that they make a tree.
+
+    Args:
+        pool: the pool.
+        where: names the file in messages.
+        is_file: whether its hops are those that the user wrote; a plan may have fewer.
 
     Raises:
         InputError: a rule is broken.
     """
     if not pool.roles:
         return
+    if len(pool.roles) > MAX_ACTIONS:
+        raise InputError(f"{len(pool.roles):,} actions: {where}; at most {MAX_ACTIONS}, take fewer")
     names = [role.name for role in pool.roles]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"duplicate action {name}: {where}; names must differ")
+            raise InputError(f"duplicate action {name:.60}: {where}; names must differ")
     models = {model.name: model for model in pool.models}
     for role in pool.roles:
         place = f"{where}, action {role.name:.60}"
         if not ACTION_NAME_PATTERN.fullmatch(role.name):
             raise InputError(f"invalid action name: {place}; use letters, digits and . _ : @ -")
+        if len(role.name) > MAX_ACTION_NAME:
+            raise InputError(
+                f"action name has {len(role.name):,} characters: {place}; at most "
+                f"{MAX_ACTION_NAME}, shorten it"
+            )
+        if is_file and role.at and max(role.at) > pool.hops:
+            raise InputError(
+                f"at names hop {max(role.at)}, and there are {pool.hops}: {place}; raise hops, or "
+                "correct at"
+            )
         if role.name in (*RESERVED_NAMES, START):
             raise InputError(f"action name is taken: {place}; choose another")
         if role.model not in models:
@@ -301,7 +320,7 @@ def _check_roles(pool: Pool, where: str) -> None:
     for number, name in enumerate(names):
         if not any(number in numbers for numbers in offered):
             raise InputError(
-                f"action {name} is never offered: {where}; at and after leave no hop for it"
+                f"action {name:.60} is never offered: {where}; at and after leave no hop for it"
             )
     for level, numbers in enumerate(offered):
         if not numbers:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from math import inf, isfinite
 from pathlib import Path
@@ -22,6 +22,8 @@ from hierrouter_cache.tree import Rate, RouteTree
 from hierrouter_cache.walk import TreeSpec
 
 MAX_POOL_NODES = 10_000  # calls of one query's tree
+MAX_ACTIONS = 500  # of a pool with roles
+MAX_INSTRUCTION = 100_000  # characters of an action's instruction
 MAX_HOPS = 20
 MAX_DRAWS = 64
 MAX_SEED = 2**31 - 1
@@ -112,6 +114,8 @@ def _require_instruction(text: str) -> str:
     # Newlines and tabs are a text's own; a chat template may read other control characters.
     if any((ord(letter) < 32 and letter not in "\n\t") or letter == "\x7f" for letter in text):
         raise ValueError("must have no control characters; write lines and tabs only")
+    if len(text) > MAX_INSTRUCTION:
+        raise ValueError(f"must have at most {MAX_INSTRUCTION:,} characters, got {len(text):,}")
     return text
 
 
@@ -692,7 +696,7 @@ class Pool:
             for role in self.roles
         )
 
-    @property
+    @cached_property
     def offers(self) -> Offers:
         """Which actions are offered: `offers[level][number of the action before + 1]`.
 
@@ -706,14 +710,16 @@ class Pool:
         offers = []
         reached = {START}
         for level in range(self.hops):
+            at_level = [
+                number
+                for number, role in enumerate(self.roles)
+                if role.at is None or level + 1 in role.at
+            ]
             by_previous = []
             for previous in names:
+                follows = previous in reached
                 offered = [
-                    number
-                    for number, role in enumerate(self.roles)
-                    if previous in reached
-                    and (role.at is None or level + 1 in role.at)
-                    and role.follows(previous)
+                    number for number in at_level if follows and self.roles[number].follows(previous)
                 ]
                 by_previous.append(tuple(offered))
             offers.append(tuple(by_previous))

@@ -393,6 +393,18 @@ def pool(place: Place, name: str, old: str, new: str, encoding: str = "utf-8") -
     (place.home / name).write_text(text.replace(old, new, 1), encoding)
 
 
+def large_pool(place: Place, name: str, actions: int, instruction: int) -> None:
+    """Twenty hops with this many actions, each with an instruction of this many characters."""
+    model = '[[models]]\nname = "small"\nmodel = "testbed:calc"\nbase_rate = 1\n'
+    entries = "".join(
+        f'[[actions]]\nname = "a{number}"\nmodel = "small"\ninstruction = "{"x" * instruction}"\n'
+        for number in range(actions)
+    )
+    if actions == 1:
+        entries = entries.replace('"a0"', '"plan"')
+    write(place, name, f"[pool]\nhops = 20\n{model}{entries}")
+
+
 def pool_without_models(place: Place, name: str) -> None:
     text = (place.home / "pool.toml").read_text()
     write(place, name, text[: text.index("[[models]]")])
