@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -103,11 +104,7 @@ class RouterShape:
         """float32[nodes, M]: the share of each action among those so far; None if not read."""
         if self.layout is None:
             return None
-        counts = np.zeros((self.layout.nodes, self.models), np.float32)
-        for node in range(1, self.layout.nodes):
-            counts[node] = counts[self.layout.parent[node]]
-            counts[node, self.layout.action[node]] += 1
-        return counts / np.maximum(self.layout.depth(), 1).astype(np.float32)[:, None]
+        return _action_shares(self.layout, np.arange(self.models), self.models)
 
     @property
     def stage_rows(self) -> int:
@@ -163,6 +160,34 @@ class TrainedNetwork:
         self.weights = dict(weights)
         self._stages = shape.stages
         self._shares = shape.shares
+
+    def on(self, layout: Layout, calls: Integers, head: Integers) -> TrainedNetwork:
+        """Return the same policy on the states of another layout.
+
+        A state is read by its stage and the actions so far; or, as in the paper's tree, by the node
+        of that tree to which the same actions lead.
+
+        Args:
+            layout: has at most the stages that the network knows.
+            calls: int64[actions of the layout that call], the number of each in this network.
+            head: int64[A], the number of each action of the layout in this network.
+        """
+        network = copy(self)
+        network.shape = replace(self.shape, actions=len(head))
+        heads = {name: self.weights[name][head] for name in ("policy.weight", "policy.bias")}
+        network.weights = {**self.weights, **heads}
+        if self.shape.layout is not None:
+            network._stages = layout.depth()
+            network._shares = _action_shares(layout, calls, self.shape.models)
+        elif self.shape.knows_route:
+            node = np.zeros(layout.states, np.int64)
+            for state in range(1, layout.states):
+                parent = int(node[layout.parent[state]])
+                node[state] = self.shape.routes.child(parent, int(calls[layout.action[state]]))
+            network._stages = node
+        else:
+            network._stages = layout.depth()
+        return network
 
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was present in training."""
@@ -302,6 +327,21 @@ def sweep_rows(
 def _alpha_name(alpha: float) -> str:
     """An alpha in all its digits, with letters that each client takes in a name."""
     return repr(float(alpha)).removesuffix(".0").replace("+", "")
+
+
+def _action_shares(layout: Layout, calls: Integers, models: int) -> Array:
+    """float32[nodes, M]: the share of each action among those so far.
+
+    Args:
+        layout: has the nodes.
+        calls: int64[actions of the layout that call], the number of each.
+        models: M.
+    """
+    counts = np.zeros((layout.nodes, models), np.float32)
+    for node in range(1, layout.nodes):
+        counts[node] = counts[layout.parent[node]]
+        counts[node, calls[layout.action[node]]] += 1
+    return counts / np.maximum(layout.depth(), 1).astype(np.float32)[:, None]
 
 
 def softmax(logits: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -204,6 +205,24 @@ def _routes_without_returns(layout: Layout) -> Layout:
     return layout.with_give_backs([answer for answer in layout.give_backs if answer == NEWEST])
 
 
+def _route_differences(old: Layout, new: Layout, calls: NDArray[np.int64]) -> str:
+    """Count the routes that one of two layouts has, and the draws, in words.
+
+    Args:
+        old: of the training.
+        new: of a tree.
+        calls: int64[call_actions of `new`], the number of each in `old`.
+    """
+    trained = {old.path(node) for node in range(1, old.nodes)}
+    present = {tuple(calls[action] for action in new.path(node)) for node in range(1, new.nodes)}
+    added = len(present - trained)
+    lacking = len(trained - present)
+    return (
+        f"{added:,} routes are new, {lacking:,} of {len(trained):,} are not there, and calls have "
+        f"up to {new.draws} draws, in the training {old.draws}"
+    )
+
+
 @dataclass(frozen=True)
 class Origin:
     """The origin of a policy: its pool, its inputs, and its training.
@@ -267,6 +286,63 @@ class Origin:
         """float64[M]: cost per token, the mean of both rates; ties go to the cheaper model."""
         return np.array(self.rate)[:, :2].mean(axis=1)
 
+    def has_routes_of(self, tree: RouteTree) -> bool:
+        """Whether a tree has the actions and the routes, with their draws, of the training."""
+        routes = self.layout.without_give_backs
+        return self.models == tree.models and routes == tree.layout.without_give_backs
+
+    def on(self, tree: RouteTree) -> Origin:
+        """The same origin, as if the training had been on the routes of a tree.
+
+        Args:
+            tree: has no other actions.
+        """
+        return replace(
+            self,
+            models=tree.models,
+            hops=tree.hops,
+            rate=tuple(self.rate[self.models.index(name)] for name in tree.models),
+            routes=None if tree.layout.is_full else _routes_without_returns(tree.layout),
+        )
+
+    def _check_routes(self, tree: RouteTree, remedy: str) -> None:
+        """Check that a policy can read the states of a tree with other routes, by their actions.
+
+        On the paper's tree it is one for its models and hops. On others the same actions may be
+        offered elsewhere, or have another number of draws.
+
+        Raises:
+            InputError: the tree has other models, actions or more hops.
+        """
+        if self.routes is not None or not tree.layout.is_full:
+            unknown = [name for name in tree.models if name not in self.models]
+            if unknown:
+                raise InputError(
+                    f"checkpoint has not learned to call {', '.join(unknown):.80}, which the cache "
+                    f"has: it knows {', '.join(self.models):.80}; {remedy}"
+                )
+            if tree.hops > self.hops:
+                raise InputError(
+                    f"checkpoint is for at most {self.hops} hops, the cache has {tree.hops}; "
+                    f"{remedy}"
+                )
+            if NEWEST in tree.layout.give_backs and NEWEST not in self.layout.give_backs:
+                raise InputError(
+                    "checkpoint has not learned to stop after an answer, as the runs in the cache "
+                    f"do; {remedy}"
+                )
+            return
+        if self.models != tree.models:
+            raise InputError(
+                f"checkpoint is for other models: {len(self.models)} models"
+                f" ({', '.join(self.models)}), the cache has {len(tree.models)}"
+                f" ({', '.join(tree.models)}); {remedy}"
+            )
+        if self.hops != tree.hops:
+            raise InputError(
+                f"checkpoint is for {self.hops} hops, the cache has {tree.hops}; {remedy}"
+            )
+
     def check_matches(self, tree: RouteTree, dim: int) -> None:
         """Check that a policy of this origin can read the states of a tree.
 
@@ -278,18 +354,8 @@ class Origin:
             InputError: other models, hops, view, encoder or length of embedding.
         """
         remedy = "`hierrouter report --retrain` trains it on this cache; or give one that fits"
-        if self.models != tree.models:
-            raise InputError(
-                f"checkpoint is for other models: {len(self.models)} models"
-                f" ({', '.join(self.models)}), the cache has {len(tree.models)}"
-                f" ({', '.join(tree.models)}); {remedy}"
-            )
-        if self.hops != tree.hops:
-            raise InputError(
-                f"checkpoint is for {self.hops} hops, the cache has {tree.hops}; {remedy}"
-            )
-        if self.layout.without_give_backs != tree.layout.without_give_backs:
-            raise InputError(f"checkpoint is for other routes than those of the cache; {remedy}")
+        if not self.has_routes_of(tree):
+            self._check_routes(tree, remedy)
         if self.view != tree.view:
             raise InputError(
                 f"checkpoint reads another view of the state: {self.view}, opened was {tree.view};"
@@ -372,6 +438,30 @@ class Constant:
                 gives_last = layout.give_back[nodes] == nodes[:, None]
                 choice[nodes] = actions.calls + gives_last.argmax(axis=1)
         return choice
+
+    def on(self, old: Layout, new: Layout, calls: NDArray[np.int64], name: str) -> Constant:
+        """The same choice among the routes of another layout.
+
+        Args:
+            old: the layout of `node` and `others`.
+            new: the other layout.
+            calls: int64[call_actions of `new`], the number of each in `old`.
+            name: of the route.
+
+        Raises:
+            InputError: it has none of these routes.
+        """
+        numbers = {number: action for action, number in enumerate(calls.tolist())}
+        nodes = []
+        for node in (self.node, *self.others):
+            with contextlib.suppress(KeyError):
+                nodes.append(new.node([numbers[action] for action in old.path(node)]))
+        if not nodes:
+            raise InputError(
+                f"checkpoint is the route {name:.80} for every question, and the cache has no "
+                "such route; `hierrouter report --retrain` trains it on this cache"
+            )
+        return replace(self, node=nodes[0], others=tuple(nodes[1:]))
 
     def states(self, layout: Layout) -> list[int]:
         """The nodes on the route, the root and its end included."""
@@ -483,15 +573,56 @@ class TrainedRouter:
         """The actions it chooses from."""
         return self.objective.actions(self.origin.layout)
 
+    def fitted_to(self, tree: RouteTree) -> TrainedRouter:
+        """Return the router that decides as this one on a tree with other routes of its actions.
+
+        A network reads a state by its stage and the names of the actions so far, so that it can
+        decide where a call has more or fewer draws, or follows where it did not in the training.
+        Actions that the tree does not offer are not chosen.
+
+        Args:
+            tree: the queries to decide on.
+
+        Returns:
+            This router if the tree has the routes of its training.
+
+        Raises:
+            InputError: this router cannot read the tree, see `Origin.check_matches`; or it is a
+                value model, or one route that the tree has not.
+        """
+        self.origin.check_matches(tree, self.dim)
+        if self.origin.has_routes_of(tree):
+            return self
+        origin = self.origin.on(tree)
+        old = self.actions
+        new = self.objective.actions(origin.layout)
+        calls = np.array([self.origin.models.index(name) for name in tree.models])
+        if not isinstance(self.router, TrainedNetwork):
+            raise InputError(
+                "checkpoint is for other routes than those of the cache, and a value model knows "
+                f"those of its training only: {_route_differences(old.layout, new.layout, calls)}; "
+                "`hierrouter report --retrain` trains it on this cache; or take --algo exact or ppo"
+            )
+        stops = calls + old.layout.call_actions if new.allow_stop else calls[:0]
+        ends = [old.calls + old.layout.give_backs.index(end) for end in new.layout.give_backs]
+        head = np.concatenate([calls, stops, np.array(ends, np.int64)])
+        constant = self.constant
+        if constant:
+            constant = constant.on(old.layout, new.layout, calls, self.constant_route)
+        router = self.router.on(new.layout, calls, head)
+        return replace(self, router=router, origin=origin, constant=constant)
+
     def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
-        """float64[queries, S, A]: the stochastic policy at every state.
+        """float64[queries, S, A]: the stochastic policy at every state of the tree.
 
         The value model decides on a query that it learned from as if it had not.
 
         Raises:
-            InputError: this router cannot read the tree, see `Origin.check_matches`.
+            InputError: this router cannot read the tree, see `fitted_to`.
         """
-        self.origin.check_matches(tree, self.dim)
+        fitted = self.fitted_to(tree)
+        if fitted is not self:
+            return fitted.probabilities(tree)
         if self.constant:
             return self.constant.policy_on(tree, self.actions)
         if isinstance(self.router, ValueRouter):
@@ -517,10 +648,11 @@ class TrainedRouter:
             float64[queries, S, width]: the input of a network's heads, or the expected R of each
             action; 0 for an action that is not legal.
         """
-        if isinstance(self.router, ValueRouter):
-            rewards = self.router.rewards(tree)
+        fitted = self.fitted_to(tree)
+        if isinstance(fitted.router, ValueRouter):
+            rewards = fitted.router.rewards(tree)
             return np.where(np.isfinite(rewards), rewards, 0.0)
-        return self.router.all_features(tree, self.actions)
+        return fitted.router.all_features(tree, fitted.actions)
 
     def judging_fold(self, tree: RouteTree) -> RouteTree:
         """The queries on which its R is a fair estimate, without looking at the test fold.
@@ -541,7 +673,7 @@ class TrainedRouter:
         """The exact outcome of the greedy policy on every query of a tree.
 
         Raises:
-            InputError: this router cannot read the tree, see `Origin.check_matches`.
+            InputError: this router cannot read the tree, see `fitted_to`.
         """
         return from_endings(self.objective.view(tree), self.endings(tree), ROUTER, "router")
 
@@ -551,10 +683,11 @@ class TrainedRouter:
         Endings are nodes, and further ones if it may return answers, see `Layout`.
 
         Raises:
-            InputError: this router cannot read the tree, see `Origin.check_matches`.
+            InputError: this router cannot read the tree, see `fitted_to`.
         """
-        actions = self.actions
-        choice = greedy(self.probabilities(tree), tree.base_rate, actions.returns)
+        fitted = self.fitted_to(tree)
+        actions = fitted.actions
+        choice = greedy(fitted.probabilities(tree), tree.base_rate, actions.returns)
         return ending_probabilities(actions, choice, tree.weight)
 
     def expected_each(

@@ -719,7 +719,9 @@ class Pool:
             for previous in names:
                 follows = previous in reached
                 offered = [
-                    number for number in at_level if follows and self.roles[number].follows(previous)
+                    number
+                    for number in at_level
+                    if follows and self.roles[number].follows(previous)
                 ]
                 by_previous.append(tuple(offered))
             offers.append(tuple(by_previous))

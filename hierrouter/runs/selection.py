@@ -161,7 +161,10 @@ def select_run(
         trained = swept
 
     if trained:
-        trained.origin.check_matches(tree, trained.dim)
+        fitted = trained.fitted_to(tree)
+        if fitted is not trained:
+            remarks.append("the router learned on other routes of the same actions")
+        trained = fitted
         remarks += training_remarks(trained, shown_alpha, tree)
         if trained.origin.fingerprint != tree.fingerprint:
             remarks.append(RETRAIN_HINT)

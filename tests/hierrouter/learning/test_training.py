@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,15 +25,22 @@ from hierrouter.evaluation.outcome import (
 )
 from hierrouter.learning import config as presets
 from hierrouter.learning import exact, network
-from hierrouter.learning.config import ExactConfig, NetworkConfig, Objective, PPOConfig, TrainConfig
+from hierrouter.learning.config import (
+    ExactConfig,
+    NetworkConfig,
+    Objective,
+    PPOConfig,
+    TrainConfig,
+    ValueConfig,
+)
 from hierrouter.learning.forward import STATES_PER_PASS
 from hierrouter.learning.network import RouterNetwork, TrainingFold, evaluate_in_chunks, state_table
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NEWEST, Layout
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import CALL_MEASURES, RouteTree
 from tests.conftest import SOURCES, environment
 from tests.hierrouter.evaluation.test_outcome import random_table
 from tests.hierrouter.learning import trainings
@@ -481,6 +488,134 @@ def test_a_router_learns_on_draws_and_holes_and_is_stored(
     loaded = load_checkpoint(tmp_path)
     assert loaded.origin.layout == tree.layout
     np.testing.assert_array_equal(loaded.probabilities(tree), table)
-    other = ragged_tree(Layout.full(2, 2), 3, 0)
-    with pytest.raises(InputError, match=r"^checkpoint is for other routes than those"):
+    other = ragged_tree(Layout.full(2, 3), 3, 0)
+    with pytest.raises(InputError, match=r"^checkpoint is for at most 2 hops, the cache has 3"):
         loaded.probabilities(other)
+
+
+def on_nodes(tree: RouteTree, layout: Layout, nodes: Sequence[int]) -> RouteTree:
+    """A tree of another layout, each of whose nodes has what one of this tree's has."""
+    columns = np.array(nodes)
+    parts = tuple(replace(part, row=part.row[:, columns[: layout.inner]]) for part in tree.parts)
+    measures = {name: getattr(tree, name)[:, columns] for name in CALL_MEASURES}
+    weight = None if tree.weight is None else tree.weight[:, columns]
+    return replace(tree, layout=layout, parts=parts, weight=weight, **measures)
+
+
+def without(tree: RouteTree, dropped: Sequence[int]) -> tuple[RouteTree, RouteTree]:
+    """The tree whose queries all lack some nodes, and the one whose layout has not got them."""
+    layout = tree.layout
+    is_dropped = np.isin(np.arange(layout.nodes), dropped)
+    for node in range(1, layout.nodes):
+        is_dropped[node] |= is_dropped[layout.parent[node]]
+    weight = np.ones(tree.score.shape) if tree.weight is None else tree.weight.copy()
+    weight[:, is_dropped] = 0
+    for draws in layout.draws_of_calls.reshape(-1, layout.draws):
+        total = weight[:, draws[draws >= 0]].sum(axis=1, keepdims=True)
+        weight[:, draws[draws >= 0]] /= np.where(total > 0, total, 1)
+    lacking = replace(tree, weight=weight)
+    kept = np.flatnonzero(~is_dropped)
+    number = np.cumsum(~is_dropped) - 1
+    parent = np.where(layout.parent[kept] < 0, -1, number[layout.parent[kept]])
+    smaller, order = Layout.sorted(
+        layout.call_actions, parent, layout.action[kept], layout.draw[kept]
+    )
+    return lacking, on_nodes(lacking, smaller, kept[order].tolist())
+
+
+def assert_same_decisions(router: TrainedRouter, first: RouteTree, second: RouteTree) -> None:
+    assert first.layout != second.layout or first.models != second.models
+    one = router.outcome(first)
+    other = router.outcome(second)
+    np.testing.assert_allclose(one.quality, other.quality, atol=1e-12)
+    np.testing.assert_allclose(one.cost, other.cost, atol=1e-12)
+
+
+def roles_with_draws() -> RouteTree:
+    """Three actions, two of them at each hop; one at each has two draws."""
+    layout = Layout.grown(
+        3,
+        lambda path: [[0, 1], [0, 2]][len(path)] if len(path) < 2 else [],
+        lambda action: 1 + (action > 0),
+    )
+    tree = ragged_tree(layout, 12, seed=4, missing=0.0)
+    return replace(tree, splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("knows_route", [False, True])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_network_decides_on_other_routes_of_its_actions(
+    stop: bool, knows_route: bool, is_full: bool
+) -> None:
+    tree = roles_with_draws()
+    if is_full:
+        tree = replace(random_tree(Layout.full(3, 2), 12, seed=4), splits=tree.splits)
+    config = ExactConfig(epochs=2, hidden=8, knows_route=knows_route, keep_anyway=True)
+    router = train(tree, Objective(alpha=ALPHA, allow_stop=stop), config, seed=0)
+    layout = tree.layout
+    # Without one call at the question, or what follows one of them; a draw less of another call.
+    first, second = layout.level(1).start, layout.level(1).stop - 1
+    followers = np.flatnonzero(layout.parent == first).tolist()
+    for dropped in ([second], followers[1:], [*followers[:1], second]):
+        assert_same_decisions(router, *without(tree, dropped))
+    # With every call made twice, with the same answers.
+    twice = Layout.grown(
+        3,
+        lambda path: (
+            np.flatnonzero(layout.children[layout.node(path)] >= 0).tolist()
+            if layout.node(path) < layout.inner
+            else []
+        ),
+        lambda action: 2,
+    )
+    once = without(tree, np.flatnonzero(layout.draw).tolist())[1]
+    nodes = [once.layout.node(twice.path(node)) for node in range(twice.nodes)]
+    doubled = on_nodes(once, twice, nodes)
+    weight = np.full(doubled.score.shape, 0.5)
+    weight[:, 0] = 1
+    assert_same_decisions(router, once, replace(doubled, weight=weight))
+    # With the actions in another order.
+    order = np.array([2, 0, 1])
+    position = np.argsort(order)
+    action = np.where(layout.action < 0, -1, position[layout.action])
+    moved, nodes_moved = Layout.sorted(3, layout.parent, action, layout.draw)
+    other = on_nodes(tree, moved, nodes_moved.tolist())
+    models = tuple(tree.models[number] for number in order)
+    other = replace(other, models=models, callers=models, rate=tree.rate[order])
+    if is_full:
+        other = replace(other, layout=layout)
+        with pytest.raises(InputError, match=r"^checkpoint is for other models"):
+            router.outcome(other)
+    else:
+        assert_same_decisions(router, tree, other)
+
+
+def test_what_a_router_has_not_learned_is_named() -> None:
+    tree = roles_with_draws()
+    objective = Objective(alpha=ALPHA)
+    network = train(tree, objective, ExactConfig(epochs=1, hidden=8, keep_anyway=True), seed=0)
+    with pytest.raises(InputError, match=r"^checkpoint has not learned to call critic, which"):
+        network.outcome(replace(tree, models=("model-0", "model-1", "critic")))
+    stopping = tree.with_layout(tree.layout.with_give_backs((NEWEST,)))
+    smaller = without(stopping, [tree.layout.nodes - 1])[1]
+    smaller = smaller.with_layout(smaller.layout.with_give_backs((NEWEST,)))
+    with pytest.raises(InputError, match=r"^checkpoint has not learned to stop after an answer"):
+        network.outcome(smaller)
+    value = train(tree, objective, ValueConfig(keep_anyway=True), seed=0)
+    dropped = tree.layout.level(1).stop - 1
+    with pytest.raises(InputError, match=r"up to 2 draws, in the training 2; .*--algo exact"):
+        value.outcome(without(tree, [dropped])[1])
+
+
+def test_a_constant_route_is_followed_on_other_routes() -> None:
+    tree = roles_with_draws()
+    router = train(tree, Objective(alpha=ALPHA), ExactConfig(epochs=1, hidden=8), seed=0)
+    layout = tree.layout
+    node = layout.node((1, 2))
+    router = replace(router, constant=Constant(node, 0.0, 0.0, 0.0, 0))
+    second_draw = layout.level(1).stop - 1
+    assert_same_decisions(router, *without(tree, [second_draw]))
+    gone = np.flatnonzero(np.isin(layout.parent, [0]) & (layout.action == 1)).tolist()
+    with pytest.raises(InputError, match=r"^checkpoint is the route model-1>model-2 for every"):
+        router.outcome(without(tree, gone)[1])
