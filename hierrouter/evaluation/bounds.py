@@ -578,10 +578,11 @@ def call_values(tree: RouteTree, level: Level, value: outcome.Floats) -> outcome
 
 def greedy_decisions(
     tree: RouteTree, actions: outcome.Actions, probabilities: outcome.Floats, alpha: float
-) -> tuple[outcome.Integers, outcome.Floats, outcome.Booleans]:
+) -> tuple[outcome.Integers, outcome.Floats, outcome.Booleans, outcome.Floats]:
     """List every decision of the greedy policy, with its probability and whether it was the best.
 
-    Only decisions with more than one legal action count.
+    Only decisions with more than one legal action count. Where a call has several draws, those
+    after it are listed for each draw, and each counts by the probability of its draws.
 
     Args:
         tree: the queries.
@@ -590,9 +591,10 @@ def greedy_decisions(
         alpha: cost penalty of R = Q - alpha * C.
 
     Returns:
-        int64[n], the position of the query; float64[n], the probability of the chosen action; and
+        int64[n], the position of the query; float64[n], the probability of the chosen action;
         bool[n], whether no other action would have led to a higher R on this very query if the
-        policy is greedy from there on: exact, up to rounding.
+        policy is greedy from there on: exact, up to rounding; and float64[n], the probability that
+        the decision is due, 1 if each call has one draw.
     """
     layout = tree.layout
     choice = outcome.greedy(probabilities, tree.base_rate, actions.returns).argmax(axis=2)
@@ -625,16 +627,18 @@ def greedy_decisions(
     table = np.eye(actions.count)[choice]
     reach = np.ones((len(tree), 1))
     decisions = []
+    due = []
     for level in layout.levels:
         nodes = level.numbers
         has_choice = legal[:, nodes].sum(axis=2) > 1
         query, column = np.nonzero((reach > 0) & has_choice)
         decisions.append(np.stack([query, nodes[column]]))
+        due.append(reach[query, column])
         calling = table[:, level.states, : layout.call_actions]
         reach = outcome.states_reached(layout, level, reach[:, :, None] * calling, tree.weight)
     query, node = np.concatenate(decisions, axis=1)
     is_best = loss[query, node] <= REWARD_ROUNDING
-    return query, probabilities.max(axis=2)[query, node], is_best
+    return query, probabilities.max(axis=2)[query, node], is_best, np.concatenate(due)
 
 
 # Luck: bounds of trees whose calls have several draws.

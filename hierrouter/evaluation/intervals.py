@@ -173,7 +173,12 @@ def interval(
 
 
 def share_interval(
-    query: Integers, holds: Booleans, n: int, level: float, rng: np.random.Generator
+    query: Integers,
+    holds: Booleans,
+    n: int,
+    level: float,
+    rng: np.random.Generator,
+    weight: Floats | None = None,
 ) -> tuple[float, float]:
     """Compute an interval of the share of decisions at which a condition holds.
 
@@ -185,12 +190,14 @@ def share_interval(
         n: number of resamples.
         level: confidence level, in (0, 1).
         rng: source of the draws.
+        weight: float64[decisions], how much each decision counts; None is 1.
 
     Returns:
         Low and high.
     """
     _, position = np.unique(query, return_inverse=True)
-    counts = np.array([np.bincount(position, holds), np.bincount(position)], np.float64)
+    weight = np.ones(len(query)) if weight is None else weight
+    counts = np.array([np.bincount(position, holds * weight), np.bincount(position, weight)])
     holding, decisions = resampled_means(counts, n, rng)
     low, high = percentile_interval(holding / decisions, counts.shape[1], level)
     return float(low), float(high)

@@ -559,7 +559,7 @@ def _add_looks(
 def _add_reliability(table: EstimateTable, fold: RouteTree, trained: TrainedRouter) -> None:
     """Add how often a value model's choices were the best, by the probability that it gave them."""
     probabilities = trained.probabilities(fold)
-    query, confidence, is_best = bounds.greedy_decisions(
+    query, confidence, is_best, weight = bounds.greedy_decisions(
         fold, trained.actions, probabilities, trained.alpha
     )
     bootstrap = table.bootstrap
@@ -573,12 +573,13 @@ def _add_reliability(table: EstimateTable, fold: RouteTree, trained: TrainedRout
             bootstrap.n,
             bootstrap.level,
             bootstrap.draws(table.overall_stream),
+            weight[in_bin],
         )
         metrics = {
             "least": Estimate(least),
             "below": Estimate(finite_or_none(below)),
-            "said": Estimate(float(confidence[in_bin].mean())),
-            "best": Estimate(float(is_best[in_bin].mean()), *ends),
+            "said": Estimate(float(np.average(confidence[in_bin], weights=weight[in_bin]))),
+            "best": Estimate(float(np.average(is_best[in_bin], weights=weight[in_bin])), *ends),
         }
         table.add_values("reliability", metrics, policy=ROUTER, n=int(in_bin.sum()))
 

@@ -6,13 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hierrouter.evaluation.bounds import rank_routes
 from hierrouter.evaluation.outcome import (
     Booleans,
+    FixedRoutes,
     Floats,
     Integers,
     Outcome,
@@ -189,8 +191,16 @@ class Play:
         )
 
 
-def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
-    """Set A: one direct call of a model of the pool; reference models are no arms."""
+def single_models(
+    tree: RouteTree, answers: Answers | None = None, routes: LogRoutes | None = None
+) -> Arms:
+    """Set A: one direct call of a model of the pool; reference models are no arms.
+
+    Args:
+        tree: the queries.
+        answers: of every arm; None if they are not loaded.
+        routes: not used.
+    """
     direct = tree.direct
     columns = [column for column, model in enumerate(direct.models) if model in tree.callers]
     own_calls = np.eye(len(columns), dtype=np.bool_)
@@ -203,12 +213,45 @@ def single_models(tree: RouteTree, answers: Answers | None = None) -> Arms:
     )
 
 
-def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
-    """Set B: each route that all queries offer as one arm, chosen before any answer is read.
+@dataclass(frozen=True)
+class LogRoutes:
+    """The routes that are arms of set B where not all queries offer all routes.
+
+    They are chosen on the train fold. Each is a policy for all queries, see `FixedRoutes`.
+
+    Attributes:
+        node: where the routes end, in ascending order.
+        ranking: which routes are taken where a query does not offer one, the best first.
+    """
+
+    node: tuple[int, ...]
+    ranking: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tree: RouteTree, alpha: float) -> Self | None:
+        """Choose the routes on the train fold of a tree; None if all queries offer all routes."""
+        if FixedRoutes(tree).is_complete:
+            return None
+        train = tree.split("train")
+        means = FixedRoutes(train)
+        return cls(tuple(means.node[means.listed].tolist()), rank_routes(train, alpha))
+
+
+def macro_arms(
+    tree: RouteTree, answers: Answers | None = None, routes: LogRoutes | None = None
+) -> Arms:
+    """Set B: each route as one arm, chosen before any answer is read.
 
     On the paper's tree these are the M^L routes. If a call has several draws, quality and costs are
     the means over them.
+
+    Args:
+        tree: the queries.
+        answers: of every arm; None if they are not loaded.
+        routes: the routes, if not all queries offer all. None are those that all queries offer.
     """
+    if routes is not None:
+        return _log_arms(tree, routes)
     layout = tree.layout
     means = RouteMeans(tree)
     columns = means.everywhere
@@ -226,6 +269,20 @@ def macro_arms(tree: RouteTree, answers: Answers | None = None) -> Arms:
         # The root, node 0, is no call.
         seen=RouterInputs(question_vectors(tree), tree.datasets, calls[:, 1:], answers),
         call_cost=call_cost[:, 1:],
+        quality=means.quality[:, columns],
+        accuracy=means.accuracy[:, columns],
+    )
+
+
+def _log_arms(tree: RouteTree, routes: LogRoutes) -> Arms:
+    """Set B where not all queries offer all routes; an arm stands for all of its calls."""
+    means = FixedRoutes(tree, ranking=routes.ranking)
+    columns = np.searchsorted(means.node, routes.node)
+    own_calls = np.eye(len(columns), dtype=np.bool_)
+    return Arms(
+        names=tuple(tree.layout.name(end, tree.models) for end in routes.node),
+        seen=RouterInputs(question_vectors(tree), tree.datasets, own_calls, None),
+        call_cost=means.cost[:, columns],
         quality=means.quality[:, columns],
         accuracy=means.accuracy[:, columns],
     )
@@ -329,7 +386,7 @@ def mean_reward(play: FittedRouter, arms: Arms, alpha: float) -> float:
     return float(play(arms.seen).outcome(arms, "").reward(alpha).mean())
 
 
-ARM_SETS: Mapping[str, Callable[[RouteTree, Answers | None], Arms]] = {
+ARM_SETS: Mapping[str, Callable[[RouteTree, Answers | None, LogRoutes | None], Arms]] = {
     "A": single_models,
     "B": macro_arms,
 }
@@ -365,7 +422,7 @@ def usable_sets(tree: RouteTree, names: Sequence[str]) -> tuple[str, ...]:
 
 def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
     """The reason why a set cannot be used, by its name; empty if all can."""
-    routes = len(RouteMeans(tree).everywhere)
+    routes = _count_routes(tree)
     reasons = {}
     if "A" in names and not set(tree.direct.models) & set(tree.callers):
         reasons["A"] = "no model of the pool was asked directly"
@@ -378,6 +435,14 @@ def unusable_sets(tree: RouteTree, names: Sequence[str]) -> dict[str, str]:
     elif "B" in names and "A" in names and _are_direct_calls(tree):
         reasons["B"] = "its routes are the direct calls of set A"
     return reasons
+
+
+def _count_routes(tree: RouteTree) -> int:
+    """How many arms set B has."""
+    means = FixedRoutes(tree)
+    if means.is_complete or "train" not in tree.splits:
+        return len(means.everywhere)
+    return len(FixedRoutes(tree.split("train")).listed)
 
 
 def _are_direct_calls(tree: RouteTree) -> bool:

@@ -26,6 +26,7 @@ from hierrouter.learning.baselines.arms import (
     Answers,
     Arms,
     Baseline,
+    LogRoutes,
     Play,
     unusable_sets,
     usable_sets,
@@ -176,10 +177,12 @@ def contest(
         _policy_entry(policy, tree, split, alpha, endings_allowed) for policy in policies
     ]
 
+    routes = LogRoutes.of(tree, alpha) if "B" in usable else None
+
     def arms_of(name: str, fold_name: str) -> Arms:
         rows = np.flatnonzero(np.array(tree.splits) == fold_name)
         fold_answers = answers[name].select(rows) if answers else None
-        return ARM_SETS[name](tree.select(rows), fold_answers)
+        return ARM_SETS[name](tree.select(rows), fold_answers, routes)
 
     baseline_entries: list[Entry] = []
     total = len(usable) * len(participants)
@@ -207,6 +210,7 @@ def contest(
             *data_notes(tree),
             *_notes_on_folds_and_sets(tree, split, sets),
             *_notes_on_left_out(left_out, tree),
+            *_notes_on_routes(routes),
             *_notes_on_router(trained, tree, alpha),
         ),
     )
@@ -356,6 +360,17 @@ def _notes_on_left_out(baselines: Sequence[Baseline], tree: RouteTree) -> list[s
     return [
         f"Left out, because they read one answer of each route, and here a call has several draws "
         f"or a question lacks routes: {names}."
+    ]
+
+
+def _notes_on_routes(routes: LogRoutes | None) -> list[str]:
+    """A note on what the arms of set B are where queries lack routes."""
+    if routes is None:
+        return []
+    return [
+        f"Set B has the {len(routes.node):,} routes that are offered most often in the train fold. "
+        "Where a question does not offer the next step of one, the best route of the train fold "
+        "that is offered there takes its place."
     ]
 
 

@@ -143,9 +143,9 @@ def test_decisions_are_those_that_playing_every_choice_gives(
                 is_best = max(one for one, _ in played.values()) <= reward + bounds.REWARD_ROUNDING
                 expected.append((query, row.max(), is_best))
             path = after
-    found = zip(
-        *bounds.greedy_decisions(tree, Actions(tree.layout, stop), table, alpha), strict=True
-    )
+    *columns, weight = bounds.greedy_decisions(tree, Actions(tree.layout, stop), table, alpha)
+    found = zip(*columns, strict=True)
+    assert (weight == 1).all()
     assert sorted(found) == sorted(expected)
 
 
@@ -156,6 +156,20 @@ def test_all_decisions_of_a_query_are_drawn_with_it() -> None:
         query, rng = np.repeat(np.arange(7, 47), times), np.random.default_rng(1)
         found = share_interval(query, best.repeat(times), 500, 0.95, rng)
         assert found == pytest.approx(single)
+
+
+def test_a_decision_counts_by_its_weight() -> None:
+    """A decision that is due half as often counts as half of one."""
+    best = np.random.default_rng(0).random(40) < 0.7
+    query = np.arange(40).repeat(2)
+    draws = [np.random.default_rng(1) for _ in range(2)]
+    # In each query one decision of weight 3 and one of weight 1, or four of which three are equal.
+    both = np.stack([best, ~best], axis=1).ravel()
+    weighted = share_interval(query, both, 500, 0.95, draws[0], np.tile([0.75, 0.25], 40))
+    listed = np.stack([best, best, best, ~best], axis=1).ravel()
+    assert weighted == pytest.approx(
+        share_interval(np.arange(40).repeat(4), listed, 500, 0.95, draws[1])
+    )
 
 
 def test_a_report_shows_how_right_a_value_model_is_and_of_no_other_router() -> None:

@@ -16,7 +16,7 @@ from hierrouter.evaluation.bounds import (
     best_route_per_dataset,
     oracle,
 )
-from hierrouter.evaluation.outcome import fixed_routes
+from hierrouter.evaluation.outcome import FixedRoutes, fixed_route, fixed_routes
 from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.arms import Answers, FitResult, Play, macro_arms, usable_sets
 from hierrouter.learning.baselines.classifiers import NearestNeighbours
@@ -278,3 +278,34 @@ def test_arms_of_a_tree_with_draws_are_routes_in_expectation() -> None:
         played = Play.of(set_b.seen, np.full(len(tree), arm)).outcome(set_b, name)
         np.testing.assert_allclose(played.quality, outcomes[name].quality)
         np.testing.assert_allclose(played.cost, outcomes[name].cost)
+
+
+def test_on_a_log_arms_are_routes_that_go_on_where_a_question_does_not_offer_them() -> None:
+    layout = Layout.grown(2, lambda path: (0, 1) if len(path) < 2 else (), lambda action: 2)
+    tree = ragged_tree(layout, 40, seed=3)
+    tree = replace(tree, splits=("train",) * 20 + ("validation",) * 10 + ("test",) * 10)
+    routes = arms.LogRoutes.of(tree, ALPHA)
+    assert routes is not None
+    for fold in ("train", "validation", "test"):
+        part = tree.split(fold)
+        set_b = macro_arms(part, None, routes)
+        means = FixedRoutes(part, ranking=routes.ranking)
+        for arm, end in enumerate(routes.node):
+            played = Play.of(set_b.seen, np.full(len(part), arm)).outcome(set_b, "")
+            expected = means.outcome(int(np.searchsorted(means.node, end)))
+            assert set_b.names[arm] == expected.name
+            np.testing.assert_allclose(played.quality, expected.quality)
+            np.testing.assert_allclose(played.cost, expected.cost)
+    result = contest(tree, ALPHA, (BestStatic(), NearestNeighbours(), Reader()), ("B",))
+    [static] = [entry for entry in result.entries if entry.outcome.name == "best static"]
+    assert static.arms == "B"
+    best = fixed_route(tree.split("test"), routes.ranking[0], routes.ranking)
+    np.testing.assert_allclose(static.outcome.reward(ALPHA), best.reward(ALPHA))
+    assert any(note.startswith("Set B has the ") for note in result.notes)
+    assert any("a question lacks routes: reader" in note for note in result.notes)
+
+
+def test_where_all_questions_offer_all_routes_nothing_is_said_of_a_log(tree) -> None:
+    assert arms.LogRoutes.of(tree, ALPHA) is None
+    notes = contest(tree, ALPHA, (BestStatic(),)).notes
+    assert not any("Set B has" in note for note in notes)
