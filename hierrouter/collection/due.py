@@ -107,12 +107,13 @@ class DueLevel:
     Attributes:
         stages: different ones; of two names of one model the first counts.
         is_direct: whether these are the direct calls, which nothing follows.
-        unanswered: known contexts at which a stage has no response yet, one entry for each stage.
+        siblings: by step, the steps that call at the same contexts, itself included; where these
+            differ by the action before, those after the first action that offers it.
     """
 
     stages: Sequence[DueStage]
     is_direct: bool
-    unanswered: Sequence[HiddenContexts]
+    siblings: Mapping[str, tuple[str, ...]]
 
 
 def due_levels(
@@ -169,7 +170,8 @@ def due_levels(
             unanswered.append(
                 HiddenContexts([contexts[call.context] for call in missing], [(stage,)])
             )
-        yield DueLevel(due_stages, is_direct, unanswered)
+        siblings = {} if is_direct else offered.siblings(level)
+        yield DueLevel(due_stages, is_direct, siblings)
         if not is_direct:
             further = [group.behind(level, offered) for group in hidden]
             hidden = [group for group in [*unanswered, *further] if group.most]

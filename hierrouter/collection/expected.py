@@ -93,57 +93,73 @@ def expected_stages(
     Yields:
         Every stage in the order of the calls.
     """
-    # Contexts behind responses that are not there yet, by dataset.
-    hidden: dict[str, Range] | None = {}
+    contexts = HiddenCalls(levels, datasets, reader)
     for level in levels:
-        stage_hidden = {} if level.is_direct else hidden
         for due in level.stages:
-            expectation = StageExpectation(due, datasets, stage_hidden, measures)
+            expectation = StageExpectation(due, datasets, contexts.of(due), measures)
             yield expectation.stage(counters[due.stage.model.name], rates[due.stage.caller])
-        if not level.is_direct:
-            hidden = _hidden_below(level, datasets, hidden, reader)
 
 
-def _hidden_below(
-    level: DueLevel,
-    datasets: Mapping[str, str],
-    hidden: Mapping[str, Range] | None,
-    reader: CacheReader | None,
-) -> dict[str, Range] | None:
-    """Expect how many contexts follow the responses of a level that are not there yet.
+class HiddenCalls:
+    """Expects at how many contexts a stage calls that follow responses which are not there yet.
+
+    There are at most as many as chains of responses; equal responses lead to one context.
 
     Args:
-        level: of the responses.
+        levels: the calls to make, see `due.due_levels`.
         datasets: of each question.
-        hidden: contexts at which the level is called and which are not known yet, by dataset; None
-            if unknown.
         reader: of the cache; None if it does not exist yet.
-
-    Returns:
-        Contexts by dataset; None if unknown.
     """
-    if hidden is None:
-        return None
-    stages = [due.stage for due in level.stages]
-    responses = {name: contexts * Range.exact(len(stages)) for name, contexts in hidden.items()}
-    for contexts in level.unanswered:
-        counts = Counter(datasets[question] for question, *_ in contexts.texts)
-        for name, count in counts.items():
-            responses[name] = responses.get(name, NOTHING) + Range.exact(count)
-    if not any(count.high for count in responses.values()):
-        return {}
-    share: Range | None = Range.exact(1)
-    if len(stages) > 1:
-        is_first = level.stages[0].depth == 0
-        share = _differing_share(reader, [stage.step for stage in stages], is_first)
-    if share is None:
-        return None
-    return {name: count * share for name, count in responses.items()}
+
+    def __init__(
+        self, levels: Sequence[DueLevel], datasets: Mapping[str, str], reader: CacheReader | None
+    ) -> None:
+        self._siblings = [level.siblings for level in levels if not level.is_direct]
+        self._datasets = datasets
+        self._reader = reader
+        self._shares: dict[tuple[tuple[str, ...], bool], Range | None] = {}
+
+    def of(self, due: DueStage) -> dict[str, Range] | None:
+        """Return the contexts at which a stage calls, by dataset; None if unknown."""
+        counts: dict[str, Range] = {}
+        for group in due.hidden:
+            differing = NOTHING
+            for chain in group.chains:
+                share = self._differing_share(due.depth, chain)
+                if share is None:
+                    return None
+                differing += share
+            by_dataset = Counter(self._datasets[question] for question, *_ in group.texts)
+            for name, count in by_dataset.items():
+                counts[name] = counts.get(name, NOTHING) + Range.exact(count) * differing
+        return counts
+
+    def _differing_share(self, depth: int, chain: Sequence[Stage]) -> Range | None:
+        """Return the share of a chain's contexts that are no other chain's.
+
+        Args:
+            depth: of the contexts, in responses.
+            chain: the stages whose responses come last.
+        """
+        product = Range.exact(1)
+        for level, stage in enumerate(chain, depth - len(chain)):
+            steps = self._siblings[level][stage.step]
+            if len(steps) == 1:
+                continue
+            key = (steps, level == 0)
+            if key not in self._shares:
+                self._shares[key] = _differing_share(self._reader, *key)
+            share = self._shares[key]
+            if share is None:
+                return None
+            product *= share
+        return product
 
 
 def _differing_share(
     reader: CacheReader | None, steps: Sequence[str], is_first: bool
 ) -> Range | None:
+    """Return the share of the responses to one context that differ; None if unknown."""
     if reader is None:
         return None
     [row] = reader.sql(DIFFERING_SHARE, [list(steps), is_first]).to_pylist()

@@ -198,6 +198,20 @@ class OfferedStages:
             return self._levels[level]
         return [stage for stage in self._levels[level] if self._is_offered(level, {action}, stage)]
 
+    def siblings(self, level: int) -> dict[str, tuple[str, ...]]:
+        """Return for each step of a level the steps that are offered with it.
+
+        Args:
+            level: of the calls. Where these differ by the action before, those after the first
+                action count that offers the step.
+        """
+        siblings: dict[str, tuple[str, ...]] = {}
+        for action in range(-1, len(self._offers[level]) - 1):
+            steps = tuple(dict.fromkeys(stage.step for stage in self.after(level, action)))
+            for step in steps:
+                siblings.setdefault(step, steps)
+        return siblings
+
     def _is_offered(self, level: int, previous: Iterable[int], stage: Stage) -> bool:
         return any(stage.action in self._offers[level][action + 1] for action in previous)
 

@@ -16,7 +16,7 @@ from hierrouter.engines import identify
 from hierrouter.engines.generator import Generator, Response
 from hierrouter.engines.listing import pool_table
 from hierrouter.pools.files import load_pool, parse_pool, prices_of, stored_pool
-from hierrouter.pools.pool import RATE_FIELDS, Endpoint, ModelSpec, Price, Role
+from hierrouter.pools.pool import RATE_FIELDS, Endpoint, Generation, ModelSpec, Price, Role
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.open_tree import OpenTree
@@ -403,3 +403,44 @@ def test_a_limit_of_spending_counts_the_prices_of_actions(tmp_path: Path) -> Non
         done = replace(plan, max_spend=1e6).run(Progress(), lambda line: None)
     assert done.missing == 0
     assert plan.spent == pytest.approx(240 + 8 * 1500)
+
+
+def test_a_pilot_tells_how_many_calls_each_action_will_make(tmp_path: Path) -> None:
+    """An action counts only where it is offered, though its prompts are not known yet."""
+    queries = sums(12)
+
+    def reply(prompt: str, before: int) -> Reply:
+        model = "large" if prompt.endswith("Next.") else "small"
+        return Reply(completion(script(model, prompt).text))
+
+    with serving(Server(reply)) as server:
+        endpoint = Endpoint(base_url=server.url, deployment="here")
+        models = tuple(
+            replace(
+                model,
+                backend="openai",
+                model="served",
+                endpoint=endpoint,
+                generation=Generation(max_new_tokens=100 + number),
+            )
+            for number, model in enumerate(POOL.models)
+        )
+        pool = replace(POOL, models=models)
+        fill_cache(pool, queries[:5], tmp_path)
+        plan = CollectionPlan(pool, queries, tmp_path)
+        calls = {stage.label: stage.calls for stage in plan.estimate().calls.stages}
+        done = plan.run(Progress(), lambda line: None)
+    further = len(queries) - 5
+    assert calls == pytest.approx(
+        {
+            "direct small": further,
+            "direct large": further,
+            "hop 1 plan@small": further,
+            "hop 1 solve@small": further,
+            "hop 2 solve@small": further,
+            "hop 2 critic@large": further,
+            "hop 3 critic@large": further,
+        },
+        rel=0.02,
+    )
+    assert done.calls == further * len(calls)
