@@ -809,8 +809,9 @@ def split_oracle(
                 returned = np.where(may_return, returned, -np.inf)
                 reward = np.concatenate([reward, returned[:, :, None]], axis=2)
                 cost = np.concatenate([cost, own["cost"][:, :, None]], axis=2)
-                flat = reward.reshape(-1, reward.shape[2])
-                choice = cheapest_best(flat, cost.reshape(flat.shape)).reshape(reward.shape[:2])
+                flat = np.round(reward.reshape(-1, reward.shape[2]), RANK_DIGITS)
+                flat_cost = np.round(cost.reshape(flat.shape), RANK_DIGITS)
+                choice = cheapest_best(flat, flat_cost).reshape(reward.shape[:2])
                 for name, total in sums.items():
                     values = [option.values(name, judge) for option in options]
                     every = np.concatenate([*values, own[name][:, :, None]], axis=2)
@@ -955,7 +956,8 @@ def split_plan_oracle(
             seen = means.with_weight(np.where(unseen, 0.0, chooser))
             is_seen = seen.available[:, listed]
             estimate = np.where(is_seen, seen.reward(alpha)[:, listed], others)
-            choice = cheapest_best(estimate, np.where(is_seen, seen.cost[:, listed], 0.0))
+            cost = np.where(is_seen, seen.cost[:, listed], 0.0)
+            choice = cheapest_best(estimate.round(RANK_DIGITS), cost.round(RANK_DIGITS))
             valued = means.with_weight(judge)
             for name, total in sums.items():
                 total += getattr(valued, name)[rows, listed[choice]]

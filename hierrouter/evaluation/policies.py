@@ -42,6 +42,7 @@ OBSERVATION_KEYS = (
     "embedding",
     "alpha",
     "actions",
+    "offered",
 )
 PROBABILITY_TOLERANCE = 1e-6  # by how much the sum of probabilities may differ from 1
 STATES_PER_PREDICTION = 4096  # in one call of `predict` of a model of Stable-Baselines3
@@ -132,6 +133,7 @@ class Observation(Mapping[str, Any]):
     | `alpha`     | float, of R = Q - alpha * C                                    |
     | `actions`   | tuple of str, names of the actions; `model>stop` ends with it, |
     |             | `return>1` with the first answer and no call                   |
+    | `offered`   | tuple of str, names of those that may be chosen here           |
 
     Raises:
         InputError: question or answers are accessed, and the tree has no texts.
@@ -164,6 +166,8 @@ class Observation(Mapping[str, Any]):
                 return self._tree_policy.alpha
             case "actions":
                 return self._tree_policy.action_names
+            case "offered":
+                return self._tree_policy.offered_names(self._query, self._node)
             case _:
                 raise KeyError(key)
 
@@ -312,6 +316,13 @@ class _TreePolicy:
     def _legal(self) -> LegalActions:
         """The legal actions at each state of each query."""
         return LegalActions.of(self.tree, self.actions)
+
+    def offered_names(self, query: int, node: int) -> tuple[str, ...]:
+        """The names of the actions that may be chosen at a state."""
+        legal = self._legal.at(np.array([query]), np.array([node]))[0]
+        return tuple(
+            name for name, is_legal in zip(self.action_names, legal, strict=True) if is_legal
+        )
 
     def _predict(self, query: Integers, node: Integers) -> Integers:
         """Call a model that was trained on `hierrouter.replay.env.ReplayEnv`: int64[n], actions."""

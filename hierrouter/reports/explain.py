@@ -420,7 +420,7 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
             route=layout.name(number, tree.models) + draw_suffix(layout, number),
             answer=texts.answers[number],
             quality=float(tree.score[row, number]),
-            accuracy=finite_or_none(float(tree.accuracy[row, number])),
+            accuracy=_accuracy(tree, row, number),
             tokens_in=int(tree.tokens_in[row, number]),
             tokens_out=int(tree.tokens_out[row, number]),
             cost=float(tree.cost[row, number]),
@@ -431,6 +431,13 @@ def _nodes(tree: RouteTree, row: int, alpha: float, texts: Texts) -> tuple[Node,
         for number in range(1, layout.nodes)
         if tree.weight is None or tree.weight[row, number] > 0
     )
+
+
+def _accuracy(tree: RouteTree, row: int, number: int) -> float | None:
+    """Whether the response at a node is right; None if nothing judges it."""
+    if tree.can_end is not None and not tree.can_end[row, number]:
+        return None
+    return finite_or_none(float(tree.accuracy[row, number]))
 
 
 def _visible(texts: Texts, number: int) -> str | None:

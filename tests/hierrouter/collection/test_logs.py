@@ -6,7 +6,7 @@ import csv
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierrouter.collection.transfer import import_
-from hierrouter.evaluation.bounds import best_ahead
+from hierrouter.evaluation.bounds import (
+    best_ahead,
+    best_fixed_route,
+    oracle,
+    rank_routes,
+    split_oracle,
+)
+from hierrouter.evaluation.outcome import from_endings
+from hierrouter.evaluation.policies import policy_endings
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.fold_report import report_on_fold
@@ -350,6 +358,7 @@ class Enumeration:
         rows = pq.read_table(MINT).to_pylist()
         self.rows = {row["node"]: row for row in rows}
         self.tasks = list(dict.fromkeys((row["dataset"], row["task_id"]) for row in rows))
+        self.order = list(dict.fromkeys(row["model"] for row in rows))
         parents = {row["parent"] for row in rows}
         self.kept = {
             row["node"]
@@ -383,6 +392,116 @@ class Enumeration:
         own = self.score(name) if name in self.rows else None
         return max(values if own is None else [*values, own])
 
+    def children(self, name: Any) -> dict[str, list[str]]:
+        """The draws of each call after a row, or after a task; the most frequent ones first."""
+        return {
+            model: sorted(draws, key=lambda draw: -self.rows[draw]["runs"])
+            for model, draws in self.after.get(name, {}).items()
+        }
+
+    def reward(self, name: str, alpha: float) -> float | None:
+        """R of a run that ends at a row: a call costs 1. None if no run ended there."""
+        score = self.score(name)
+        depth: int = self.rows[name]["depth"]
+        return None if score is None else score - alpha * depth
+
+    def clairvoyant(self, name: Any, alpha: float) -> dict[float, float]:
+        """The distribution of the best R from a row on, if it is known which draws come."""
+        own = self.reward(name, alpha) if name in self.rows else None
+        best: dict[float, float] = {-np.inf if own is None else own: 1.0}
+        for draws in self.after.get(name, {}).values():
+            one: dict[float, float] = defaultdict(float)
+            runs = sum(self.rows[draw]["runs"] for draw in draws)
+            for draw in draws:
+                for value, share in self.clairvoyant(draw, alpha).items():
+                    one[value] += share * self.rows[draw]["runs"] / runs
+            both: dict[float, float] = defaultdict(float)
+            for value, share in best.items():
+                for other, other_share in one.items():
+                    both[max(value, other)] += share * other_share
+            best = both
+        return best
+
+
+Route = tuple[str, ...]  # models, in order
+
+
+class Plans:
+    """Fixed routes of MINT, each a policy for all tasks: by plain recursion over dictionaries."""
+
+    def __init__(self, log: Enumeration, alpha: float) -> None:
+        self.log = log
+        self.alpha = alpha
+        found: dict[Route, None] = {}
+        for task in log.tasks:
+            self._walk(task, (), found)
+        self.routes = list(found)
+        self._beside: dict[Any, float] = {}
+
+    def _walk(self, name: Any, path: Route, found: dict[Route, None]) -> None:
+        for model, draws in self.log.after.get(name, {}).items():
+            found[*path, model] = None
+            for draw in draws:
+                self._walk(draw, (*path, model), found)
+
+    def _by_chance(self, name: Any, path: Route) -> float:
+        if name not in self._beside:
+            steps = [
+                self.log.mean(draws, [self._by_chance(draw, (*path, model)) for draw in draws])
+                for model, draws in self.log.after.get(name, {}).items()
+            ]
+            own = self.log.reward(name, self.alpha) if name in self.log.rows else None
+            steps += [] if own is None else [own]
+            self._beside[name] = sum(steps) / len(steps)
+        return self._beside[name]
+
+    def followed(self, name: Any, route: Route, step: int = 0) -> float:
+        """How often a task offers a route up to an end."""
+        after = self.log.after.get(name, {})
+        if not after:
+            return 1.0
+        if step == len(route):
+            return float(self.log.score(name) is not None)
+        draws = after.get(route[step], [])
+        shares = [self.followed(draw, route, step + 1) for draw in draws]
+        return self.log.mean(draws, shares) if draws else 0.0
+
+    def value(self, name: Any, route: Route, ranking: list[Route], path: Route = ()) -> float:
+        """Expected R of a route; off it by the ranking, or by chance if that is empty."""
+        after = self.log.after.get(name, {})
+        own = self.log.reward(name, self.alpha) if name in self.log.rows else None
+        if not after:
+            assert own is not None
+            return own
+        for plan in [route, *ranking]:
+            if plan[: len(path)] != path:
+                continue
+            if plan == path:
+                if own is not None:
+                    return own
+            elif plan[len(path)] in after:
+                model = plan[len(path)]
+                draws = after[model]
+                # A plan that has been left does not come back, so what follows goes by the rest.
+                rest = [self.value(draw, route, ranking, (*path, model)) for draw in draws]
+                return self.log.mean(draws, rest)
+        assert not ranking
+        return self._by_chance(name, path)
+
+    def mean(self, tasks: list[Any], route: Route, ranking: list[Route]) -> float:
+        """Mean R over some tasks, rounded so that equal policies are equal."""
+        return round(float(np.mean([self.value(task, route, ranking) for task in tasks])), 12)
+
+    def best(self, tasks: list[Any]) -> tuple[Route, list[Route]]:
+        """The best fixed route on some tasks and the ranking, as docs/metrics.md defines them."""
+        alone = {route: self.mean(tasks, route, []) for route in self.routes}
+        # Costs are part of R at an alpha above 0; equal R of equal costs goes to the longer route.
+        ranking = sorted(self.routes, key=lambda route: (-alone[route], -len(route)))
+        shares = {route: sum(self.followed(task, route) for task in tasks) for route in self.routes}
+        listed = [r for r in self.routes if shares[r] >= max(shares.values()) / 2 - 1e-9]
+        values = {route: self.mean(tasks, route, ranking) for route in listed}
+        return max(listed, key=lambda route: (values[route], len(route))), ranking
+
 
 def test_every_row_of_mint_is_a_node_or_a_hole(mint: Tree) -> None:
     log = Enumeration()
@@ -395,6 +514,8 @@ def test_every_row_of_mint_is_a_node_or_a_hole(mint: Tree) -> None:
     judged = [score for score in scores if score is not None]
     assert int(mint.can_end.sum()) == len(judged) == 3_175
     assert mint.score.sum() == pytest.approx(sum(judged), abs=1e-9)
+    right = sum(score > 0 for score in judged)
+    assert int((mint.score[mint.can_end] > 0).sum()) == right == 1_046
 
 
 def test_the_best_policy_that_sees_each_question_is_that_of_an_enumeration(mint: Tree) -> None:
@@ -587,3 +708,181 @@ def test_a_ragged_log_has_no_share_of_a_hop(tmp_path: Path) -> None:
     assert report_on_fold(tree, 0.0, None, None, {}).variance == ()
     riddles = tree.select(np.array([tree.query_ids.index("games")]))
     assert len(report_on_fold(riddles, 0.0, None, None, {}).variance) == 2
+
+
+def rows_of(tree: Tree, log: Enumeration) -> list[int]:
+    """The position in a tree of each task of the log that it has."""
+    numbers = {pair: n for n, pair in enumerate(zip(tree.datasets, tree.query_ids, strict=True))}
+    return [numbers[task] for task in log.tasks if task in numbers]
+
+
+def tasks_of(tree: Tree, log: Enumeration) -> list[Any]:
+    known = set(zip(tree.datasets, tree.query_ids, strict=True))
+    return [task for task in log.tasks if task in known]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.01])
+def test_the_clairvoyant_oracle_is_that_of_an_enumeration(mint: Tree, alpha: float) -> None:
+    log = Enumeration()
+    expected = [
+        sum(value * share for value, share in log.clairvoyant(task, alpha).items())
+        for task in log.tasks
+    ]
+    reward = oracle(mint, alpha).reward(alpha)[rows_of(mint, log)]
+    np.testing.assert_allclose(reward, expected, atol=1e-9)
+
+
+def test_the_best_fixed_route_is_that_of_an_enumeration(mint: Tree) -> None:
+    """Chosen on the train fold, valued on the test fold."""
+    alpha = 0.0137  # no two routes of different costs have an equal R
+    log = Enumeration()
+    plans = Plans(log, alpha)
+    train = mint.split("train")
+    test = mint.split("test")
+    assert len(plans.routes) == 183
+    route, ranking = plans.best(tasks_of(train, log))
+    best, *others = rank_routes(train, alpha)
+    names = [name.replace("|", "-") for name in route]
+    assert [mint.models[action] for action in mint.layout.path(best)] == names
+    assert len(others) == 182
+    reward = best_fixed_route(train, alpha, test).reward(alpha)[rows_of(test, log)]
+    expected = [plans.value(task, route, ranking) for task in tasks_of(test, log)]
+    np.testing.assert_allclose(reward, expected, atol=1e-9)
+
+
+def test_a_rule_is_worth_what_an_enumeration_says(mint: Tree) -> None:
+    """Ask a large critic about a short answer, a small one about a long one; end where one can."""
+    log = Enumeration()
+    large = "gpt-4-0613|no_GT-textual"
+    small = "claude-instant-1|no_GT-textual"
+
+    def choice(text: str, offered: list[str]) -> str:
+        preferred = (large, small) if len(text) < 600 else (small, large)
+        for model in (*preferred, *log.order):
+            if model in offered:
+                return model
+        raise AssertionError
+
+    def value(name: Any) -> float:
+        own = log.score(name) if name in log.rows else None
+        if own is not None:
+            return own
+        after = log.after[name]
+        text = log.rows[name]["text"] if name in log.rows else ""
+        draws = after[choice(text, list(after))]
+        return log.mean(draws, [value(draw) for draw in draws])
+
+    def rule(observation: Mapping[str, Any]) -> str:
+        offered = observation["offered"]
+        if "stop" in offered:
+            return "stop"
+        names = {model.replace("|", "-"): model for model in log.order}
+        text = observation["answers"][-1] if observation["answers"] else ""
+        chosen = choice(text, [names[name] for name in offered])
+        return chosen.replace("|", "-")
+
+    endings = policy_endings(mint, rule, 0.0, allow_stop=False)
+    outcome = from_endings(mint, endings, "rule", "baseline")
+    expected = [value(task) for task in log.tasks]
+    np.testing.assert_allclose(outcome.quality[rows_of(mint, log)], expected, atol=1e-9)
+
+
+def alternating(halves: Any, _: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of even position in one half, the others in the other; a single one in both."""
+    present = halves.weight > 0
+    position = present.cumsum(axis=3) - 1
+    is_single = present.sum(axis=3, keepdims=True) == 1
+    result = []
+    for half in (0, 1):
+        weight = np.where(is_single | (position % 2 == half), halves.weight, 0.0)
+        total = weight.sum(axis=3, keepdims=True)
+        result.append(np.divide(weight, total, out=np.zeros_like(weight), where=total > 0))
+    return result[0], result[1]
+
+
+def test_the_split_oracle_is_that_of_an_enumeration(
+    mint: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With halves that are not random: everything but the lot is computed anew."""
+    monkeypatch.setattr("hierrouter.evaluation.bounds._Halves.split", alternating)
+    alpha = 0.0137
+    log = Enumeration()
+    order = [name.replace("-no_GT", "|no_GT").replace("-GT", "|GT") for name in mint.models]
+    order = [name if name in log.order else name.replace("-no|", "|") for name in order]
+    assert sorted(order) == sorted(log.order)
+    ahead: dict[Any, float] = {}  # R of the rule from a row on, less what has been spent
+    spent: dict[Any, float] = {}
+    routes: dict[Any, Route] = dict.fromkeys(log.tasks, ())
+    owner: dict[Any, Any] = {task: task for task in log.tasks}
+    names: list[Any] = [*log.tasks]
+    for name in names:
+        for model, draws in log.children(name).items():
+            for draw in draws:
+                routes[draw] = (*routes[name], model)
+                owner[draw] = owner[name]
+                names.append(draw)
+    for depth in range(9, -1, -1):
+        level = [name for name in names if len(routes[name]) == depth]
+        totals: dict[Route, dict[Any, list[float]]] = defaultdict(
+            lambda: defaultdict(lambda: [0, 0.0, 0.0])
+        )
+        for name in level:
+            for model, draws in log.children(name).items():
+                cell = totals[*routes[name], model][owner[name]]
+                for draw in draws:
+                    cell[0] += 1
+                    cell[1] += ahead[draw]
+                    cell[2] += spent[draw]
+        sums = {
+            route: [sum(cell[part] for cell in cells.values()) for part in range(3)]
+            for route, cells in totals.items()
+        }
+        for name in level:
+            after = log.children(name)
+            own = log.score(name) if name in log.rows else None
+            if not after:
+                assert own is not None
+                ahead[name] = own
+                spent[name] = float(depth)
+                continue
+            results = []
+            for half in (0, 1):
+                options: list[tuple[float, float, int, tuple[float, float]]] = []
+                for model, draws in after.items():
+                    parts = [
+                        [draw for n, draw in enumerate(draws) if len(draws) == 1 or n % 2 == h]
+                        for h in (half, 1 - half)
+                    ]
+                    quality, cost = (
+                        [log.mean(part, [values[draw] for draw in part]) for part in parts]
+                        for values in (ahead, spent)
+                    )
+                    estimate = quality[0] - alpha * cost[0]
+                    expected_cost = cost[0]
+                    if len(draws) == 1:
+                        route = (*routes[name], model)
+                        mine = totals[route][owner[name]]
+                        count, total, total_cost = (
+                            sums[route][part] - mine[part] for part in range(3)
+                        )
+                        estimate, expected_cost = -1e12, 0.0
+                        if count:
+                            expected_cost = total_cost / count
+                            estimate = total / count - alpha * expected_cost
+                    valued = (quality[1], cost[1])
+                    options.append(
+                        (-round(estimate, 12), round(expected_cost, 12), order.index(model), valued)
+                    )
+                if own is not None:
+                    end = (-round(own - alpha * depth, 12), float(depth), len(order))
+                    options.append((*end, (own, float(depth))))
+                results.append(min(options)[3])
+            ahead[name] = sum(result[0] for result in results) / 2
+            spent[name] = sum(result[1] for result in results) / 2
+    split = split_oracle(mint, alpha)
+    assert split is not None
+    rows = rows_of(mint, log)
+    np.testing.assert_allclose(split.quality[rows], [ahead[task] for task in log.tasks], atol=1e-9)
+    np.testing.assert_allclose(split.cost[rows], [spent[task] for task in log.tasks], atol=1e-9)
+    clairvoyant = oracle(mint, alpha).reward(alpha)
+    assert split.reward(alpha).mean() < clairvoyant.mean()
