@@ -164,8 +164,10 @@ def test_an_observation_is_what_a_router_sees_and_the_texts() -> None:
     hr.evaluate(tree, second, ALPHA)
     last = seen[-1]
     assert set(last) == {
-        *("question", "answers", "models", "stage", "cost", "embedding", "alpha", "actions")
+        *("question", "answers", "models", "stage", "cost", "embedding", "alpha", "actions"),
+        "offered",
     }
+    assert last["offered"] == last["actions"][:2] == ("model-0", "model-1")
     assert (last["stage"], last["models"], last["alpha"]) == (1, ("model-1",), ALPHA)
     np.testing.assert_array_equal(last["embedding"], tree.embedding[2, 2])
     assert last["embedding"].dtype == np.float32
