@@ -325,18 +325,30 @@ def direct_oracle(tree: RouteTree, alpha: float) -> outcome.Outcome | None:
 def random_policy(tree: RouteTree, allow_stop: bool = False) -> outcome.Outcome:
     """Take every route with the same probability.
 
+    See `random_endings` for the arguments.
+    """
+    endings = random_endings(tree, allow_stop)
+    return outcome.from_endings(tree, endings, "random", "baseline")
+
+
+def random_endings(tree: RouteTree, allow_stop: bool = False) -> outcome.Floats:
+    """Compute where the policy ends that takes every route with the same probability.
+
     If queries differ in their routes, or calls in their draws, each call is made as often as there
     are routes that begin with it on this query, in the mean over its draws.
 
     Args:
         tree: the queries.
         allow_stop: whether routes of fewer than L calls take part.
+
+    Returns:
+        float64[queries, nodes], rows sum to 1.
     """
     probability = np.zeros((len(tree), tree.layout.nodes))
     if outcome.is_plain(tree):
         endings = outcome.route_ends(tree.layout, allow_stop)
         probability[:, endings] = 1 / (endings.stop - endings.start)
-        return outcome.from_endings(tree, probability, "random", "baseline")
+        return probability
     layout = tree.layout
     ends = outcome.possible_ends(tree, allow_stop).astype(np.float64)
     routes = ends.copy()  # number of routes that go through a node
@@ -359,7 +371,7 @@ def random_policy(tree: RouteTree, allow_stop: bool = False) -> outcome.Outcome:
                 reach = reached
             else:
                 probability[:, calls.nodes] = reached
-    return outcome.from_endings(tree, probability, "random", "baseline")
+    return probability
 
 
 def gap_closed(router: float, fixed: float, best: float) -> float | None:

@@ -14,20 +14,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.declarations.declaration import OnCount, OnNote, ignore_count
+from hierrouter.evaluation.bounds import random_endings, rank_routes
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import (
+    Actions,
     Booleans,
     Floats,
     Integers,
+    RouteMeans,
     call_probability,
+    ending_probabilities,
     is_plain,
+    possible_ends,
+    route_policy,
     single_calls,
 )
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
@@ -149,6 +155,8 @@ class ExpectationSeries:
         accuracy: float64[n, queries].
         tokens: float64[M + K, 2, n, queries], in and out, of calls of the M models in the tree and
             of the K direct ones.
+        calls: float64[M + K, n, queries], numbers of these calls.
+        allow_stop: whether a router may stop early.
     """
 
     name: str
@@ -158,6 +166,11 @@ class ExpectationSeries:
     quality: Floats
     accuracy: Floats
     tokens: Floats
+    calls: Floats
+    allow_stop: bool = False
+
+
+Series = EndingSeries | ExpectationSeries
 
 
 def sweep_series(
@@ -166,7 +179,7 @@ def sweep_series(
     alphas: Sequence[float],
     on_progress: OnCount = ignore_count,
     name: str = "HierRouter, sweep",
-) -> EndingSeries:
+) -> Series:
     """Evaluate the sweep's router at each alpha.
 
     Args:
@@ -180,14 +193,14 @@ def sweep_series(
         InputError: the sweep was made for another tree.
     """
 
-    def endings() -> Iterator[Integers]:
+    def endings() -> Iterator[Floats]:
         previous: TrainedRouter | None = None
-        ends = np.empty(0, np.int64)
+        ends = np.empty((0, 0))
         for done, alpha in enumerate(alphas, start=1):
             trained = sweep.at(alpha)
             # A network of the grid is the same one at many alphas.
             if previous is None or not decides_like(trained, previous):
-                ends = trained.endings(fold).argmax(axis=1)
+                ends = trained.endings(fold)
             previous = trained
             yield ends
             on_progress(done, len(alphas))
@@ -199,7 +212,34 @@ def sweep_series(
         f"trained for alphas from {low:g} to {high:g} "
         f"(sweep-alpha, {origin.config.algo}, seed {origin.seed})"
     )
-    return _ending_series(name, note, sweep.objective.allow_stop, endings())
+    return _router_series(name, note, sweep.objective.allow_stop, fold, endings())
+
+
+def _router_series(
+    name: str, note: str, allow_stop: bool, fold: RouteTree, endings: Iterator[Floats]
+) -> Series:
+    """Make the series of a deterministic router.
+
+    Args:
+        name: name of the router on the page.
+        note: see `EndingSeries`.
+        allow_stop: whether it may stop early.
+        fold: the queries.
+        endings: for each alpha float64[queries, endings], their probabilities; one object as long
+            as the router is the same.
+    """
+    if is_plain(fold):
+        return _ending_series(name, note, allow_stop, (ends.argmax(axis=1) for ends in endings))
+    # The draws of its calls decide where it ends.
+    steps: list[int] = []
+    expectations: list[Expectation] = []
+    previous: Floats | None = None
+    for ends in endings:
+        if ends is not previous:
+            expectations.append(_expectation_of_endings(fold, ends))
+        previous = ends
+        steps.append(len(expectations) - 1)
+    return _expectation_series(name, note, np.array(steps), expectations, allow_stop)
 
 
 def decides_like(router: TrainedRouter, other: TrainedRouter) -> bool:
@@ -207,16 +247,55 @@ def decides_like(router: TrainedRouter, other: TrainedRouter) -> bool:
     return router.router is other.router and router.constant == other.constant
 
 
-def run_series(trained: TrainedRouter, fold: RouteTree, count: int) -> EndingSeries:
+def run_series(trained: TrainedRouter, fold: RouteTree, count: int) -> Series:
     """Evaluate one router, which is the same at each of `count` alphas.
 
     Raises:
         InputError: the router was made for another tree.
     """
-    endings = trained.endings(fold).argmax(axis=1)
+    endings = trained.endings(fold)
     note = f"trained at alpha {trained.alpha:g}, and the same router at every alpha"
     repeated = itertools.repeat(endings, count)
-    return _ending_series("HierRouter, one alpha", note, trained.objective.allow_stop, repeated)
+    may_stop = trained.objective.allow_stop
+    return _router_series("HierRouter, one alpha", note, may_stop, fold, repeated)
+
+
+def reference_series(
+    tree: RouteTree, split: str, alpha: float, steps: int, allow_stop: bool
+) -> Iterator[ExpectationSeries]:
+    """Evaluate chance and the best fixed route, where draws or missing calls need Python for it.
+
+    Args:
+        tree: all folds; the route is chosen on "train".
+        split: the fold of the page.
+        alpha: the route is the best one at this alpha.
+        steps: number of positions of the slider.
+        allow_stop: whether episodes may end before L calls.
+
+    Yields:
+        The series; on a tree where the page's scripts work both out, none.
+    """
+    fold = tree.split(split)
+    if is_plain(fold):
+        return
+    step = np.zeros(steps, np.int64)
+    chance = random_endings(fold, allow_stop)
+    note = "takes every route with the same probability"
+    expectations = [_expectation_of_endings(fold, chance)]
+    yield _expectation_series("random", note, step, expectations)
+    train = tree.split("train")
+    if len(train):
+        ranking = rank_routes(train, alpha, allow_stop)
+        actions = Actions(fold.layout, allow_stop)
+        policy = route_policy(fold, actions, ranking)
+        endings = ending_probabilities(actions, policy, fold.weight)
+        name = f"best fixed route (train), {fold.layout.name(ranking[0], fold.models)}"
+        note = (
+            f"chosen on train at alpha {alpha:g}; where a question does not offer it, the next "
+            "best one is taken"
+        )
+        expectations = [_expectation_of_endings(fold, endings)]
+        yield _expectation_series(name, note, step, expectations)
 
 
 def _ending_series(
@@ -245,7 +324,7 @@ def _ending_series(
 
 def policy_series(
     policy: OwnPolicy, fold: RouteTree, alphas: Sequence[float], allow_stop: bool
-) -> EndingSeries | ExpectationSeries:
+) -> Series:
     """Evaluate a policy of the user: at each alpha if it reads alpha, else once.
 
     Args:
@@ -348,12 +427,14 @@ class Expectation(NamedTuple):
         quality: float64[queries].
         accuracy: float64[queries].
         tokens: float64[M + K, 2, queries].
+        calls: float64[M + K, queries].
     """
 
     end: Integers
     quality: Floats
     accuracy: Floats
     tokens: Floats
+    calls: Floats
 
 
 def _expectation_of_endings(fold: RouteTree, endings: Floats) -> Expectation:
@@ -385,8 +466,8 @@ def _expectation(fold: RouteTree, answers: Floats, calls: Floats) -> Expectation
 
     answers = padded(answers)
     calls = padded(calls)
-    # The action of each call; direct calls count on their own, because their prices may differ. The
-    # root is no call, and has no tokens.
+    calls[:, 0] = 0.0  # the root is no call
+    # The action of each call; direct calls count on their own, because their prices may differ.
     callers = np.concatenate([fold.layout.action % models, models + np.arange(direct_models)])
     by_caller = np.eye(models + direct_models)[callers]
     tokens = np.array([(calls * values(name)) @ by_caller for name in ("tokens_in", "tokens_out")])
@@ -395,11 +476,16 @@ def _expectation(fold: RouteTree, answers: Floats, calls: Floats) -> Expectation
         quality=(answers * values("score")).sum(axis=1),
         accuracy=(answers * values("accuracy")).sum(axis=1),
         tokens=tokens.transpose(2, 0, 1),
+        calls=(calls @ by_caller).T,
     )
 
 
 def _expectation_series(
-    name: str, note: str, step: Integers, expectations: Sequence[Expectation]
+    name: str,
+    note: str,
+    step: Integers,
+    expectations: Sequence[Expectation],
+    allow_stop: bool = False,
 ) -> ExpectationSeries:
     return ExpectationSeries(
         name=name,
@@ -409,6 +495,8 @@ def _expectation_series(
         quality=np.stack([expectation.quality for expectation in expectations]),
         accuracy=np.stack([expectation.accuracy for expectation in expectations]),
         tokens=np.stack([expectation.tokens for expectation in expectations], axis=2),
+        calls=np.stack([expectation.calls for expectation in expectations], axis=1),
+        allow_stop=allow_stop,
     )
 
 
@@ -422,7 +510,8 @@ class Exploration:
         alphas: positions of the slider, ascending.
         start: number of the position that is shown first.
         routers: the sweep's router first, then that of a run.
-        others: sweeps of other algorithms, the user's policies, then baselines.
+        others: sweeps of other algorithms, the user's policies, then baselines; where there are
+            draws or holes, chance and the best fixed route.
         texts: question, reference answers and answers, by position of the query in the fold.
         notes: sentences that a reader must not miss.
     """
@@ -431,8 +520,8 @@ class Exploration:
     split: str
     alphas: tuple[float, ...]
     start: int
-    routers: tuple[EndingSeries, ...]
-    others: tuple[EndingSeries | ExpectationSeries, ...]
+    routers: tuple[Series, ...]
+    others: tuple[Series, ...]
     texts: Mapping[int, Texts]
     notes: tuple[str, ...]
 
@@ -469,7 +558,6 @@ def explore_fold(
 
     Raises:
         InputError: the fold is empty.
-        InputError: calls have several draws, or the models are not all offered at each hop.
         InputError: a router was made for another tree, or may return earlier answers.
         InputError: a policy or a baseline cannot be shown.
         CacheError: the answers are not in the cache.
@@ -478,11 +566,6 @@ def explore_fold(
     sweep = selected.sweep
     if not len(fold):
         raise InputError(f"the {split} fold is empty: nothing to explore; add queries")
-    if not (tree.layout.is_full and is_plain(tree)):
-        raise InputError(
-            "no page for a tree with several draws of a call, or whose models are not all offered "
-            "at each hop; see `hierrouter report` and `hierrouter explain`"
-        )
     if any(router and router.objective.allow_return for router in (selected.trained, sweep)):
         raise InputError("no page for a router with --allow-return; see `hierrouter explain`")
     # A router that was taken from the sweep is shown with the sweep anyway.
@@ -495,13 +578,14 @@ def explore_fold(
     if trained:
         routers.append(run_series(trained, fold, len(alphas)))
     stop = any(router.allow_stop for router in routers)
-    others: list[EndingSeries | ExpectationSeries] = [
+    others: list[Series] = [
         sweep_series(beside.sweep, fold, alphas, name=f"HierRouter, {beside.name}")
         for beside in selected.beside
         if not beside.is_other_seed
     ]
     others += [policy_series(policy, fold, alphas, stop) for policy in policies]
-    if baselines and not is_plain(tree):
+    others += reference_series(tree, split, selected.alpha, len(alphas), stop)
+    if baselines and not (tree.layout.is_full and is_plain(tree)):
         raise InputError(
             "baselines on a tree with several draws of a call, or with other routes for some "
             "questions: they are compared by `hierrouter compare`; leave --baselines out"
@@ -525,11 +609,11 @@ def explore_fold(
 
 def _price_notes(tree: RouteTree) -> list[str]:
     """Say what the costs of the page leave out."""
-    if tree.rate.shape[1] == 2:
+    if tree.rate.shape[1] == 2 or (tree.rate[:, 2:4] == tree.rate[:, :2]).all():
         return []
     return [
-        "C counts all tokens at the prices of tokens in and out here: those of cached tokens, "
-        "thoughts and calls are in reports only."
+        "C counts all tokens at the prices of tokens in and out here: those of cached tokens and "
+        "thoughts are in reports only."
     ]
 
 
@@ -574,6 +658,11 @@ def as_object(exploration: Exploration) -> dict[str, Any]:
         "inPool": [name in fold.callers for name in fold.direct.models],
     }
     texts_on_routes = zip(exploration.texts.items(), _nodes_on_routes(exploration), strict=True)
+    # Numbers of calls matter where a call has a price of its own.
+    has_calls = any(calls.rate.shape[1] > 2 for calls in (fold, fold.direct))
+    optional: dict[str, Any] = {}
+    if not _is_paper_tree(fold):
+        optional["layout"] = _layout(fold)
     return {
         "split": exploration.split,
         "scorer": safe_text(fold.scorer),
@@ -587,16 +676,56 @@ def as_object(exploration: Exploration) -> dict[str, Any]:
         },
         "nodes": _calls(fold),
         "direct": direct,
-        "train": _train(train, datasets) if len(train) else None,
+        # With draws or missing calls, what is chosen on train is among those that are brought.
+        "train": _train(train, datasets) if len(train) and is_plain(fold) else None,
         "alphas": list(exploration.alphas),
         "start": exploration.start,
-        "routers": [_ending_object(router) for router in exploration.routers],
+        "routers": [_router_object(router, has_calls) for router in exploration.routers],
         "brought": [
-            _ending_object(other) if isinstance(other, EndingSeries) else _expectation_object(other)
+            _ending_object(other)
+            if isinstance(other, EndingSeries)
+            else _expectation_object(other, has_calls)
             for other in exploration.others
         ],
         "texts": {str(row): _texts(texts, on_route) for (row, texts), on_route in texts_on_routes},
         "notes": [safe_text(note) for note in exploration.notes],
+        **optional,
+    }
+
+
+def _is_paper_tree(tree: RouteTree) -> bool:
+    """Whether every query has each model at each hop, with one draw: M and L say which nodes."""
+    return tree.layout.is_full and is_plain(tree)
+
+
+def _layout(fold: RouteTree) -> dict[str, Any]:
+    """The nodes of a tree of another shape; arrays over queries have a row for each node.
+
+    Where queries differ in their calls, or calls have several draws: also which nodes a query has,
+    where an episode may end, and the fixed routes that all queries offer. Of `ends` and `routes`
+    the first is of policies that make all their calls, the second of those that may stop early.
+    """
+    layout = fold.layout
+    nodes: dict[str, Any] = {
+        "parent": whole_numbers(np.maximum(layout.parent, 0)),
+        "action": whole_numbers(np.maximum(layout.action, 0)),
+        "draw": whole_numbers(layout.draw),
+        "route": whole_numbers(layout.route),
+        "inner": layout.inner,
+    }
+    if is_plain(fold):
+        return nodes
+    shape = fold.score.shape
+    weight = np.ones(shape) if fold.weight is None else fold.weight
+    judged = np.ones(shape, np.bool_) if fold.can_end is None else fold.can_end
+    ends = [possible_ends(fold, stop) for stop in (False, True)]
+    means = [RouteMeans(fold, stop) for stop in (False, True)]
+    return {
+        **nodes,
+        "weight": numbers(weight.T),
+        "judged": whole_numbers(judged.T.astype(np.int64)),
+        "ends": [whole_numbers(may_end.T.astype(np.int64)) for may_end in ends],
+        "routes": [whole_numbers(routes.node[routes.everywhere]) for routes in means],
     }
 
 
@@ -641,8 +770,15 @@ def _ending_object(series: EndingSeries) -> dict[str, Any]:
     }
 
 
-def _expectation_object(series: ExpectationSeries) -> dict[str, Any]:
-    return {
+def _router_object(series: Series, has_calls: bool) -> dict[str, Any]:
+    if isinstance(series, EndingSeries):
+        return _ending_object(series)
+    values = _expectation_object(series, has_calls)
+    return {**values, "note": series.note, "stop": series.allow_stop}
+
+
+def _expectation_object(series: ExpectationSeries, has_calls: bool) -> dict[str, Any]:
+    values = {
         "name": safe_text(series.name),
         "quality": numbers(series.quality),
         "accuracy": numbers(series.accuracy),
@@ -650,6 +786,11 @@ def _expectation_object(series: ExpectationSeries) -> dict[str, Any]:
         "step": whole_numbers(series.step),
         "end": whole_numbers(series.end),
     }
+    return {**values, "calls": numbers(series.calls)} if has_calls else values
+
+
+def _draws(series: Series) -> TypeGuard[ExpectationSeries]:
+    return isinstance(series, ExpectationSeries)
 
 
 def _nodes_on_routes(exploration: Exploration) -> Booleans:
@@ -662,7 +803,18 @@ def _nodes_on_routes(exploration: Exploration) -> Booleans:
     fold = exploration.fold.select(rows)
     layout = fold.layout
     is_on_route = np.full((len(rows), layout.nodes), layout.nodes <= MAX_NODES_WITH_TEXTS)
+    if fold.weight is not None:
+        # Of a query that lacks most nodes, all texts.
+        present = fold.weight > 0
+        is_on_route |= present & (present.sum(axis=1) <= MAX_NODES_WITH_TEXTS)[:, None]
     if is_on_route.all():
+        return is_on_route
+    if not is_plain(fold):
+        every_series = (*exploration.others, *exploration.routers)
+        likeliest = [series.end[:, rows] for series in every_series if _draws(series)]
+        for row, reached in enumerate(np.concatenate(likeliest).T):
+            for node in np.unique(reached[reached < layout.nodes]).tolist():
+                is_on_route[row, list(layout.nodes_to(node))] = True
         return is_on_route
     queries = np.arange(len(rows))
     train = exploration.tree.split("train")
@@ -737,6 +889,8 @@ def as_html(exploration: Exploration) -> str:
         others=names_by_note,
         texts=len(exploration.texts),
         has_all_texts=fold.layout.nodes <= MAX_NODES_WITH_TEXTS,
+        is_full=_is_paper_tree(fold),
+        has_draws=not is_plain(fold),
     )
 
 
@@ -791,6 +945,8 @@ def _absent_kinds(exploration: Exploration) -> set[str]:
         absent.add("router")
     if "train" not in exploration.tree.splits:
         absent.add("informed")
+    if not is_plain(exploration.fold):
+        absent |= {"informed", "random"}
     return absent
 
 

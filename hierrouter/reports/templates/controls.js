@@ -17,7 +17,8 @@ function makePrices(cache, container, onChange) {
     }
     onChange({
       factors: new Map(rows.map(({ name, slider }) => [name, factorOf(slider)])),
-      kept: rows.filter(({ box }) => box).map(({ box }) => box.checked),
+      kept: cache.models.map((model) =>
+        rows.find(({ name }) => name === model).box?.checked ?? true),
     });
   };
   for (const row of rows) {
@@ -45,7 +46,7 @@ function stepOf(factor) {
 }
 
 function priceRow(cache, name, number) {
-  const action = cache.models.indexOf(name);
+  const action = cache.models.indexOf(name), isFull = !cache.layout;
   const { nodes, direct } = cache;
   const rate = action >= 0 ? nodes.rate[action] : direct.rate[direct.models.indexOf(name)];
   const slider = make("input", {
@@ -53,16 +54,18 @@ function priceRow(cache, name, number) {
     autocomplete: "off", "aria-label": `price of ${name}`,
   });
   const told = make("output", { kind: "rate", for: slider.id });
-  const box =
-    action >= 0 && make("input", { type: "checkbox", autocomplete: "off", id: `kept-${number}` });
+  const box = isFull && action >= 0
+    ? make("input", { type: "checkbox", autocomplete: "off", id: `kept-${number}` })
+    : null;
   if (box) box.checked = true;
   const label = box
     ? make("label", { for: box.id }, box, make("span", { text: name }))
-    : make("span", { kind: "label", text: `${name} (direct calls only)` });
+    : make("span", { kind: "label", text: action < 0 ? `${name} (direct calls only)` : name });
   const tell = () => {
     const factor = factorOf(slider);
-    const [rateIn, rateOut] = rate.map((value) => short(value * factor, 3));
-    const text = rateIn === rateOut ? rateIn : `${rateIn} in, ${rateOut} out`;
+    const [rateIn, rateOut, , , perCall] = rate.map((value) => short(value * factor, 3));
+    const perToken = rateIn === rateOut ? rateIn : `${rateIn} in, ${rateOut} out`;
+    const text = Number(perCall) ? `${perToken}, ${perCall} a call` : perToken;
     told.textContent = factor === 1 ? text : `${text} (×${short(factor, 3)})`;
     slider.setAttribute("aria-valuetext", `${told.textContent} a token`);
   };

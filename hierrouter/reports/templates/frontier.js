@@ -42,9 +42,10 @@ function frontierOf(cache, priced, scene, column, shown) {
     return { ...figures(sums), name, look, label: look === "router" ? "HierRouter" : name };
   };
   const routes = priced.routes.map(({ name, sums }) => ({ ...figures(sums), name, look: "route" }));
-  const best = { ...bestFixed(cache, priced, scene, column), key: "fixed" };
+  const fixed = bestFixed(cache, priced, scene, column);
+  const best = fixed ? [{ ...fixed, key: "fixed" }] : [];
   const single = policiesOf(priced, scene).filter(({ key }) => key !== "fixed");
-  const points = [...single, best].filter(({ key }) => shown(key)).map(point);
+  const points = [...single, ...best].filter(({ key }) => shown(key)).map(point);
   if (shown("route")) points.push(...(cache.size > MOST_NODES ? unbeaten(routes) : routes));
   return {
     points: points.sort((a, b) => LOOKS.indexOf(a.look) - LOOKS.indexOf(b.look)),

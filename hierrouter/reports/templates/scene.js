@@ -4,9 +4,9 @@ const MOST_STEPS = 4e6; // of comparing endings for a curve; with more, it has f
 
 /** Rates of a list of models under the reader's factors. */
 function ratesOf(names, rates, factors) {
-  return rates.map(([rateIn, rateOut], at) => {
+  return rates.map(([rateIn, rateOut, , , perCall = 0], at) => {
     const factor = factors.get(names[at]) ?? 1;
-    return [rateIn * factor, rateOut * factor];
+    return [rateIn * factor, rateOut * factor, perCall * factor];
   });
 }
 
@@ -15,20 +15,21 @@ function ratesOf(names, rates, factors) {
  * `choice`: factors by model, kept by action, router by number.
  */
 function pricedScene(cache, choice) {
-  const { count } = cache, router = cache.routers[choice.router] ?? null;
+  const router = cache.routers[choice.router] ?? null;
   const rates = ratesOf(cache.models, cache.nodes.rate, choice.factors);
   const cost = costsOfNodes(cache, rates);
-  const endings = endingsOf(cache, choice.kept, router?.stop ?? false);
+  const stop = router?.stop ?? false, endings = endingsOf(cache, choice.kept, stop);
   const scene = {
     cost,
     rates,
     endings,
+    stop,
     router: choice.kept.every(Boolean) ? router : null,
     routes: endings.map((node) => ({
       name: routeName(cache, node),
       kind: "route",
       node,
-      sums: tally(cache, cache.nodes, cost, (query) => node * count + query),
+      sums: sumsOfRoute(cache, cost, node),
     })),
     calls: directCalls(cache, choice),
     train: cache.train?.columns.map(
@@ -36,9 +37,29 @@ function pricedScene(cache, choice) {
     ),
     // What was asked about the whole pool says nothing of a smaller one.
     brought: choice.kept.every(Boolean) ? cache.brought : [],
-    broughtCosts: new Map(cache.brought.map((one) => [one, costsOfDrawn(cache, one, choice)])),
+    drawnCosts: new Map(
+      [...cache.brought, ...cache.routers].map((one) => [one, costsOfDrawn(cache, one, choice)])),
   };
   return { ...scene, ...curvesOf(cache, scene) };
+}
+
+/** Sums of a fixed route: of a node, or in the mean over draws. */
+function sumsOfRoute(cache, cost, node) {
+  const { count } = cache;
+  if (!cache.weight) return tally(cache, cache.nodes, cost, (query) => node * count + query);
+  const means = routeMeans(cache, cost, node);
+  return tally(cache, means, means.cost, (query) => query);
+}
+
+/** The best end of each query in hindsight: its values, and where it ends. */
+function oracleAt(cache, priced, alpha) {
+  const { count, nodes } = cache, { cost } = priced;
+  if (cache.weight) {
+    const { ends, ...found } = clairvoyant(cache, cost, alpha, priced.stop);
+    return { ends, ...valuesAt(cache, found, found.cost, (query) => query) };
+  }
+  const ends = bestEndings(cache, cost, alpha, priced.endings);
+  return { ends, ...valuesAt(cache, nodes, cost, (query) => ends[query] * count + query) };
 }
 
 /** Sums of what is worth, and Q, accuracy and C of each query; `place` says where they are. */
@@ -48,7 +69,7 @@ const valuesAt = (cache, values, cost, place) => ({
 });
 
 /** float64[steps * queries]: C of a policy in expectation; null of one that takes one route. */
-function costsOfDrawn(cache, { tokens, steps }, { factors }) {
+function costsOfDrawn(cache, { tokens, calls, steps }, { factors }) {
   if (!tokens) return null;
   const { nodes, direct, models } = cache, size = steps * cache.count;
   const cost = new Float64Array(size);
@@ -56,7 +77,8 @@ function costsOfDrawn(cache, { tokens, steps }, { factors }) {
     (rate, caller) => {
       const tokensIn = 2 * caller * size, tokensOut = tokensIn + size;
       for (let at = 0; at < size; at++) {
-        cost[at] += callCost(tokens[tokensIn + at], tokens[tokensOut + at], rate);
+        const made = calls ? calls[caller * size + at] : 0;
+        cost[at] += callCost(tokens[tokensIn + at], tokens[tokensOut + at], rate, made);
       }
     },
   );
@@ -81,22 +103,24 @@ function directCalls(cache, choice) {
  */
 function curvesOf(cache, scene) {
   const { alphas, count } = cache, usage = new Float64Array(cache.size);
-  const every = Math.ceil((alphas.length * count * scene.endings.length) / MOST_STEPS);
+  const compared = cache.weight ? cache.size : scene.endings.length;
+  const every = Math.ceil((alphas.length * count * compared) / MOST_STEPS);
   const grid = [...alphas.keys()].filter((at) => at % every === 0 || at === alphas.length - 1);
-  const along = (key, look, endsAt, counts) => {
+  const along = (key, look, policyAtPosition, counts) => {
     const sums = grid.map((at) => {
-      const ends = endsAt(at);
-      if (counts) for (const node of ends) usage[node] += 1;
-      return tally(cache, cache.nodes, scene.cost, (query) => ends[query] * count + query);
+      const policy = policyAtPosition(at);
+      if (counts) for (const node of policy.ends) usage[cache.route[node]] += 1;
+      return policy.sums;
     });
     return { key, look, sums };
   };
-  const best = (at) => bestEndings(cache, scene.cost, alphas[at], scene.endings);
+  const best = (at) => oracleAt(cache, scene, alphas[at]);
+  const at = (one) => (position) => policyAt(cache, scene, one, position);
   const curves = [along("oracle", "oracle", best, true)];
-  if (scene.router) curves.push(along("router", "router", (at) => scene.router.ends[at], true));
+  if (scene.router) curves.push(along("router", "router", at(scene.router), true));
   for (const one of scene.brought) {
     const moves = one.ends && new Set(one.ends).size > 1;
-    if (moves) curves.push(along(keyOf(one), "brought", (at) => one.ends[at], false));
+    if (moves) curves.push(along(keyOf(one), "brought", at(one), false));
   }
   return { curves, usage };
 }
@@ -104,28 +128,28 @@ function curvesOf(cache, scene) {
 /** All that depends on alpha, too. */
 function sceneAt(cache, priced, position) {
   const { count } = cache, alpha = cache.alphas[position];
-  const oracle = bestEndings(cache, priced.cost, alpha, priced.endings);
-  const router = priced.router ? priced.router.ends[position] : null;
   const trained = priced.train ? trainChoices(cache, priced, alpha) : null;
   const ending = (key, name, kind, ends) => ({
     key, name, kind, ends,
     ...valuesAt(cache, cache.nodes, priced.cost, (query) => ends[query] * count + query),
   });
   const allAt = (node) => new Uint32Array(count).fill(node);
-  const chance = meanTally(priced.routes.map(({ sums }) => sums));
+  // With draws, chance is one of those that were brought.
+  const chance = cache.weight ? null : meanTally(priced.routes.map(({ sums }) => sums));
+  const told = (one, kind, key) => ({
+    key, name: one.name, kind, ...policyAt(cache, priced, one, position),
+  });
   const scene = {
     alpha,
     position,
-    oracle: ending("oracle", "oracle", "oracle", oracle),
-    router: router && ending("router", priced.router.name, "router", router),
-    brought: priced.brought.map((one) => broughtAt(cache, priced, one, position, ending)),
+    oracle: { key: "oracle", name: "oracle", kind: "oracle", ...oracleAt(cache, priced, alpha) },
+    router: priced.router && told(priced.router, "router", "router"),
+    brought: priced.brought.map((one) => told(one, "baseline", keyOf(one))),
     fixed: trained && ending("fixed", "best fixed route (train)", "route", allAt(trained.overall)),
     byDataset:
       trained &&
       ending("informed", "best route per dataset", "baseline", everyDataset(cache, trained.choices)),
-    worth: (node, query) =>
-      cache.nodes.score[node * count + query] - alpha * priced.cost[node * count + query],
-    random: { key: "random", name: "random", kind: "baseline", sums: chance },
+    random: chance && { key: "random", name: "random", kind: "baseline", sums: chance },
   };
   return { ...scene, regret: regretOf(scene) };
 }
@@ -133,15 +157,24 @@ function sceneAt(cache, priced, position) {
 /** Keys are those of the legend. */
 const keyOf = ({ name }) => `policy ${name}`;
 
-/** A policy of the reader's own, or a baseline. */
-function broughtAt(cache, priced, one, position, ending) {
-  if (!one.tokens) return ending(keyOf(one), one.name, "baseline", one.ends[position]);
-  const first = one.step[position] * cache.count, cost = priced.broughtCosts.get(one);
+/** A router, a policy of the reader's own or a baseline at one alpha: its ends and values. */
+function policyAt(cache, priced, one, position) {
+  const { count, nodes } = cache;
+  if (!one.tokens) {
+    const ends = one.ends[position];
+    return { ends, ...valuesAt(cache, nodes, priced.cost, (query) => ends[query] * count + query) };
+  }
+  const first = one.step[position] * count, cost = priced.drawnCosts.get(one);
   return {
-    key: keyOf(one), name: one.name, kind: "baseline",
-    ends: one.end.subarray(first, first + cache.count),
+    ends: one.end.subarray(first, first + count),
     ...valuesAt(cache, one, cost, (query) => first + query),
   };
+}
+
+/** R of a policy on a query. */
+function worthOf({ at }, query, alpha) {
+  const [quality, , cost] = at(query);
+  return quality - alpha * cost;
 }
 
 /** Every policy that is no fixed route, the learned one first. */
@@ -162,16 +195,19 @@ const everyDataset = (cache, choices) =>
   Uint32Array.from(cache.dataset, (number) => choices[number]);
 
 /** float64[queries]: what the router loses to the oracle; without one, the best fixed route. */
-function regretOf({ oracle, worth, ...scene }) {
+function regretOf({ oracle, alpha, ...scene }) {
   const blamed = blamedOf(scene);
-  const lost = (best, query) => worth(best, query) - worth(blamed.ends[query], query);
+  const lost = (_, query) => worthOf(oracle, query, alpha) - worthOf(blamed, query, alpha);
   return blamed ? Float64Array.from(oracle.ends, lost) : new Float64Array(oracle.ends.length);
 }
 
 /** Whose regret is told. */
 const blamedOf = (scene) => scene.router ?? scene.fixed;
 
-/** The fixed route with the highest R on the queries of a column; the cheaper one on a tie. */
+/**
+ * The fixed route with the highest R on the queries of a column; the cheaper one on a tie.
+ * Undefined if all queries have no route in common.
+ */
 function bestFixed(cache, priced, scene, column) {
   const worth = (route) => figuresOf(cache, route.sums, scene.alpha, column);
   return priced.routes.reduce((best, route) => {
@@ -179,13 +215,14 @@ function bestFixed(cache, priced, scene, column) {
     const better =
       here.reward > there.reward || (here.reward === there.reward && here.cost < there.cost);
     return better ? route : best;
-  });
+  }, priced.routes[0]);
 }
 
 /** Share of the gap that the router closes on a column; null without a router or a gap. */
 function gapAt(cache, priced, scene, column) {
   if (!scene.router) return null;
   const fixed = bestFixed(cache, priced, scene, column);
+  if (!fixed) return null;
   const [router, route, oracle] = [scene.router, fixed, scene.oracle].map(
     ({ sums }) => figuresOf(cache, sums, scene.alpha, column).reward,
   );

@@ -6,7 +6,7 @@ const ALL = "all";
 
 /** Nodes with a column: those that oracle and router take most often over all alphas. */
 function shownRoutes(priced) {
-  const taken = priced.endings.filter((node) => priced.usage[node] > 0);
+  const taken = [...priced.usage.keys()].filter((node) => priced.usage[node] > 0);
   const often = taken.sort((a, b) => priced.usage[b] - priced.usage[a]);
   const nodes = often.slice(0, MOST_ROUTES).sort((a, b) => a - b);
   return { nodes, rest: often.length > MOST_ROUTES };
@@ -51,7 +51,7 @@ function showShares(cache, { tables, column, count }, policies) {
 function countEnds(cache, ends, column, count) {
   const every = cache.datasets.length, found = new Float64Array((every + 1) * count);
   for (let query = 0; query < cache.count; query++) {
-    const at = column[ends[query]];
+    const at = column[cache.route[ends[query]]];
     found[cache.dataset[query] * count + at] += 1;
     found[every * count + at] += 1;
   }

@@ -8,7 +8,7 @@ function showHeadlines(cache, priced, scene, column, lacking) {
   const figures = (policy) => policy && figuresOf(cache, policy.sums, scene.alpha, column);
   const told = {
     router: [figures(scene.router), scene.router ? scene.router.name : lacking],
-    fixed: [figures(fixed), fixed.name],
+    fixed: [figures(fixed), fixed ? fixed.name : "no route is offered for all queries"],
     oracle: [figures(scene.oracle), "best route of each query, in hindsight"],
   };
   for (const [key, [found, detail]] of Object.entries(told)) {
@@ -20,8 +20,9 @@ function showHeadlines(cache, priced, scene, column, lacking) {
   }
   const gap = byId("card-gap");
   showNumber(gap.querySelector("strong"), gapAt(cache, priced, scene, column), "share");
-  const width = told.oracle[0].reward - told.fixed[0].reward;
-  gap.querySelector(".detail").textContent = `of ${width.toFixed(3)} from fixed route to oracle`;
+  const width = fixed ? told.oracle[0].reward - told.fixed[0].reward : null;
+  gap.querySelector(".detail").textContent =
+    width === null ? "" : `of ${width.toFixed(3)} from fixed route to oracle`;
 }
 
 const FIGURES = [

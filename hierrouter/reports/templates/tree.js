@@ -51,19 +51,25 @@ class QueryTree {
   /** The calls made from a node, each with those made from it. */
   #calls(node, answers) {
     const list = make("ul", { kind: "calls" });
-    for (let action = 0; action < this.cache.models.length; action++) {
-      list.append(this.#call(childOf(this.cache, node, action), action, answers));
-    }
+    for (const child of this.#childrenOf(node)) list.append(this.#call(child, answers));
     return list;
   }
 
-  #call(node, action, answers) {
+  /** The nodes after a node that this query has; draws of one call are neighbours. */
+  #childrenOf(node) {
+    const { cache, query } = this, found = cache.children[node].filter((child) => hasNode(cache, child, query));
+    return found.sort((a, b) => actionOf(cache, a) - actionOf(cache, b) || cache.draw[a] - cache.draw[b]);
+  }
+
+  #call(node, answers) {
+    const { cache } = this, draw = drawName(cache, node, this.query);
     const [marks, numbers] = ["marks", "numbers"].map((kind) => make("span", { kind }));
     const item = { marks, numbers };
-    const head = [make("b", { text: this.cache.models[action] }), " ", marks, " ", numbers];
+    const name = make("b", { text: cache.models[actionOf(cache, node)] });
+    const head = [name, ...(draw ? [" ", make("span", { kind: "draw", text: draw })] : []), " ", marks, " ", numbers];
     const said = answers?.(node);
     const answer = said !== undefined && make("q", { text: said || "(empty answer)" });
-    if (node < this.cache.states) {
+    if (this.#childrenOf(node).length) {
       const summary = make("summary", {}, make("span", {}, ...head));
       item.details = make("details", {}, summary, ...(answer ? [answer] : []));
       item.build = () => {
@@ -105,10 +111,12 @@ class QueryTree {
     this.items.forEach((item, node) => {
       const at = node * cache.count + query, { nodes } = cache;
       const quality = nodes.score[at], cost = priced.cost[at];
+      const isJudged = !cache.judged || cache.judged[at] === 1;
+      const worth = isJudged ? `, R ${(quality - scene.alpha * cost).toFixed(3)}` : "";
       item.numbers.textContent =
-        `Q ${quality.toFixed(3)}, ${verdict(nodes.accuracy[at])}, ` +
+        (isJudged ? `Q ${quality.toFixed(3)}, ${verdict(nodes.accuracy[at])}, ` : "not judged, ") +
         `${nodes.tokensIn[at]}+${nodes.tokensOut[at]} tokens, ` +
-        `C ${short(cost)}, R ${(quality - scene.alpha * cost).toFixed(3)}`;
+        `C ${short(cost)}${worth}`;
       item.element.classList.toggle("taken", taken.has(node));
       const left = wayTo(cache, node).every((on) => kept[actionOf(cache, on)]);
       item.element.classList.toggle("gone", !left);
@@ -128,7 +136,7 @@ class QueryTree {
   #row({ at, ends, ...policy }, scene) {
     const { cache, query } = this, [quality, , cost] = at(query);
     const reward = quality - scene.alpha * cost;
-    const best = scene.worth(scene.oracle.ends[query], query);
+    const best = worthOf(scene.oracle, query, scene.alpha);
     const name = ends
       ? `${calledInTree(policy)}: ${endName(cache, ends[query])}`
       : `${policy.name}, called directly`;

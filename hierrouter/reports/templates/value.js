@@ -2,11 +2,12 @@
 
 const SMALLEST_GAP = 0.005; // of a smaller one no share is told, see bounds.py
 
-/** Cost of one call; with one rate for both, tokens are added first. */
-function callCost(tokensIn, tokensOut, [rateIn, rateOut]) {
-  return rateIn === rateOut
+/** Cost of calls; with one rate for both, tokens are added first. */
+function callCost(tokensIn, tokensOut, [rateIn, rateOut, perCall], calls = 1) {
+  const cost = rateIn === rateOut
     ? rateIn * (tokensIn + tokensOut)
     : rateIn * tokensIn + rateOut * tokensOut;
+  return perCall ? cost + perCall * calls : cost;
 }
 
 /** float64[nodes * queries]: C, the cost of all calls from the root to each node. */
@@ -57,6 +58,92 @@ function bestEndings(cache, cost, alpha, endings) {
     }
   }
   return best;
+}
+
+/**
+ * Of a route: Q, accuracy and C of each query, in the mean over the draws of its calls. What has
+ * ended on the way is part of it. As RouteMeans in hierrouter.evaluation.
+ */
+function routeMeans(cache, cost, route) {
+  const { count, nodes } = cache, on = new Set([...wayTo(cache, route)].map((at) => cache.route[at]));
+  const means = { score: nodes.score, accuracy: nodes.accuracy, cost };
+  const found = Object.fromEntries(Object.keys(means).map((key) => [key, new Float64Array(count)]));
+  for (let node = 1; node < cache.size; node++) {
+    const number = cache.route[node];
+    if (!on.has(number)) continue;
+    for (let query = 0; query < count; query++) {
+      const at = node * count + query, share = cache.reach[at];
+      if (!share || (number !== cache.route[route] && !cache.dead[at])) continue;
+      for (const key of Object.keys(means)) found[key][query] += share * means[key][at];
+    }
+  }
+  return found;
+}
+
+/** float64[nodes * queries]: how likely each node is once its calls are made; and dead ends. */
+function reachOf(cache) {
+  const { count, weight, size } = cache, reach = new Float64Array(size * count).fill(1);
+  const dead = new Uint8Array(size * count);
+  for (let node = 0; node < size; node++) {
+    for (let query = 0; query < count; query++) {
+      const at = node * count + query;
+      if (node) reach[at] = reach[cache.parent[node] * count + query] * weight[at];
+      dead[at] = !cache.children[node].some((child) => weight[child * count + query] > 0);
+    }
+  }
+  return { reach, dead };
+}
+
+/**
+ * The oracle that knows which draw of each call comes: how often each node is the best end of a
+ * query, as clairvoyant_endings in bounds.py. From the worst end up: the probability that the best
+ * end is none that is better.
+ */
+function clairvoyantEnds(cache, cost, alpha, ends, query) {
+  const { count, nodes, weight, parent, children, action } = cache;
+  const place = (node) => node * count + query;
+  const worth = (node) => nodes.score[place(node)] - alpha * cost[place(node)];
+  const present = cache.present[query];
+  const ranked = present.filter((node) => ends[place(node)]).sort(
+    (a, b) => worth(a) - worth(b) || cost[place(b)] - cost[place(a)] || b - a);
+  const below = new Map(), open = new Set(ranked);
+  const update = (node) => {
+    const called = new Map();
+    for (const child of children[node]) {
+      const share = weight[place(child)];
+      if (share) called.set(action[child], (called.get(action[child]) ?? 0) + share * below.get(child));
+    }
+    let product = open.has(node) ? 0 : 1;
+    for (const value of called.values()) product *= value;
+    below.set(node, product);
+  };
+  for (const node of present.toReversed()) update(node); // sorted by depth: children come first
+  let before = below.get(0);
+  return ranked.map((node) => {
+    open.delete(node);
+    for (let at = node; at >= 0; at = at ? parent[at] : -1) update(at);
+    const share = below.get(0) - before;
+    before = below.get(0);
+    return [node, share];
+  });
+}
+
+/** Q, accuracy and C of that oracle on each query, and where it likeliest ends. */
+function clairvoyant(cache, cost, alpha, stop) {
+  const { count, nodes } = cache, ends = cache.ends[Number(stop)];
+  const found = { score: new Float64Array(count), accuracy: new Float64Array(count) };
+  const paid = new Float64Array(count), likeliest = new Uint32Array(count);
+  for (let query = 0; query < count; query++) {
+    let most = -1;
+    for (const [node, share] of clairvoyantEnds(cache, cost, alpha, ends, query)) {
+      const at = node * count + query;
+      found.score[query] += share * nodes.score[at];
+      if (share) found.accuracy[query] += share * nodes.accuracy[at];
+      paid[query] += share * cost[at];
+      if (share > most) [most, likeliest[query]] = [share, node];
+    }
+  }
+  return { ...found, cost: paid, ends: likeliest };
 }
 
 /** The same of means: the fixed route that is best on one column of the train fold. */
