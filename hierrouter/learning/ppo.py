@@ -41,7 +41,7 @@ from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from hierrouter.evaluation.outcome import Draws, LegalActions, ending_reward
+from hierrouter.evaluation.outcome import Draws, LegalActions, ending_reward, has_holes
 from hierrouter.learning.config import NetworkConfig, PPOConfig
 from hierrouter.learning.network import (
     LearnerState,
@@ -112,7 +112,9 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
 
     A collection takes at most L forward passes of the policy, L + 1 with return, however many
     episodes it has. The policy observes the numbers of states, int64[n], as in `ReplayVectorEnv`.
-    If a number of steps is asked for, episodes are played until there are enough; none is cut.
+    If a number of steps is asked for, episodes are played until there are enough; none is cut. If
+    queries lack nodes, most states of a log have one legal action: there the policy is not asked,
+    and of these only the first state of an episode is a step.
 
     Args:
         policy: Tianshou's algorithm or policy that chooses the actions.
@@ -150,6 +152,7 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         self.actions = env.actions
         self._rng = np.random.default_rng(seed)
         self._legal = LegalActions.of(tree, self.actions)
+        self._skips = has_holes(tree)
         self._draws = Draws.of(tree, self._rng)
         self._draw = QueryStream(len(tree), self._rng).draw if draw is None else draw
         self._reward: EndingRewards = ending_reward(tree, alpha) if reward is None else reward
@@ -180,6 +183,9 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
         while episodes_due > 0:
             query = self._draw(episodes_due)
             rollouts = walk(self.actions, self._reward, query, act, self._draws)
+            if self._skips:
+                choosing = self._has_choice(rollouts.state.ravel()).reshape(rollouts.state.shape)
+                rollouts = rollouts.only(choosing & rollouts.alive)
             self.buffer.update(to_buffer(rollouts))
             returns.append(rollouts.reward.sum(axis=1))
             lengths.append(rollouts.length)
@@ -200,8 +206,21 @@ class TreeCollector(BaseCollector[CollectStats]):  # type: ignore[misc]
 
     def _act(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[n]: actions of the policy at these states, int64[n]."""
-        output: Any = self.policy(Batch(obs=state, info=Batch()))
-        return cast(NDArray[np.int64], to_numpy(output.act))
+        if not self._skips:
+            output: Any = self.policy(Batch(obs=state, info=Batch()))
+            return cast(NDArray[np.int64], to_numpy(output.act))
+        action = self.legal_at(state).argmax(axis=1)
+        chosen = self._has_choice(state)
+        if chosen.any():
+            output = self.policy(Batch(obs=state[chosen], info=Batch()))
+            action[chosen] = to_numpy(output.act)
+        return action
+
+    def _has_choice(self, state: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """bool[n]: which states, int64[n], have a choice; the first of each episode counts."""
+        is_first = state % self.actions.states == 0
+        has_choice: NDArray[np.bool_] = is_first | (self.legal_at(state).sum(axis=1) > 1)
+        return has_choice
 
     def _act_at_random(self, state: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[n]: legal actions at these states, int64[n], all equally likely."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import gymnasium
 import numpy as np
@@ -281,6 +281,23 @@ class Rollouts:
     def last(self) -> NDArray[np.bool_]:
         """bool[episodes, T]: whether the decision was the last one of its episode."""
         return np.arange(1, self.state.shape[1] + 1) == self.length[:, None]
+
+    def only(self, kept: NDArray[np.bool_]) -> Self:
+        """Return the same episodes with some of their decisions; the last one has the reward.
+
+        Args:
+            kept: bool[episodes, T], at least one of each episode; none after its end.
+        """
+        order = np.argsort(~kept, axis=1, kind="stable")
+        length = kept.sum(axis=1)
+        is_kept = np.arange(kept.shape[1]) < length[:, None]
+        state, action = (
+            np.where(is_kept, np.take_along_axis(values, order, axis=1), 0)
+            for values in (self.state, self.action)
+        )
+        reward = np.zeros(self.reward.shape)
+        reward[np.arange(len(length)), length - 1] = self.reward.sum(axis=1)
+        return replace(self, state=state, action=action, reward=reward, length=length)
 
 
 def walk(

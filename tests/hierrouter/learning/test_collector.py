@@ -17,7 +17,7 @@ from tianshou.data.buffer import manager
 from tianshou.data.collector import BaseCollector
 from tianshou.env import DummyVectorEnv
 
-from hierrouter.evaluation.outcome import Actions
+from hierrouter.evaluation.outcome import Actions, LegalActions, policy_outcome
 from hierrouter.learning.config import Objective, PPOConfig
 from hierrouter.learning.network import RouterNetwork, TrainingFold, shape_for
 from hierrouter.learning.ppo import PPOLearner, TreeCollector
@@ -25,7 +25,7 @@ from hierrouter.replay.env import ReplayEnv
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.replay.test_vector import scripted
-from tests.hierrouter.trees import random_tree
+from tests.hierrouter.trees import ragged_tree, random_tree
 
 ALPHA = 0.05
 KEYS = ("obs", "act", "rew", "terminated", "truncated", "done", "obs_next")
@@ -144,3 +144,44 @@ def test_a_clock_that_is_set_back_ends_no_training(monkeypatch: pytest.MonkeyPat
     collector = TreeCollector(ScriptedPolicy(action_space=Discrete(2)), tree, ALPHA)
     monkeypatch.setattr("tianshou.data.collector.time.time", lambda: next(hours))
     assert collector.collect(n_episode=5, reset_before_collect=True).n_collected_episodes == 5
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_in_a_log_it_asks_only_where_there_is_a_choice(stop: bool) -> None:
+    layout = Layout.grown(
+        2, lambda path: (0, 1) if len(path) < 4 else (), lambda action: 1 + action
+    )
+    tree = ragged_tree(layout, 30, seed=4, missing=0.5)
+    asked = []
+
+    class FirstLegal(Policy):  # type: ignore[misc]
+        def forward(self, batch: Any, state: Any = None, **_: Any) -> Batch:
+            asked.append(batch.obs)
+            return Batch(act=collector.legal_at(batch.obs).argmax(axis=1), state=None)
+
+    policy = FirstLegal(action_space=Discrete(Actions(layout, stop).count))
+    collector = TreeCollector(policy, tree, ALPHA, stop, draw=np.arange, seed=0)
+    stats = collector.collect(n_episode=30)
+    legal = LegalActions.of(tree, collector.actions).table
+    played = episodes(collector.buffer)
+    assert len(played) == len(stats.returns) == 30
+    for episode in played:
+        states = [step[0] for step in episode]
+        query = states[0] // layout.inner
+        assert states[0] == query * layout.inner  # it begins at the root
+        assert all(legal[divmod(state, layout.inner)].sum() > 1 for state in states[1:])
+        assert all(legal[(*divmod(step[0], layout.inner), step[1])] for step in episode)
+        assert [step[5] for step in episode] == [False] * (len(episode) - 1) + [True]
+        assert [step[6] for step in episode[:-1]] == states[1:]
+        # The last step has the reward of the whole episode.
+        assert all(step[2] == 0 for step in episode[:-1])
+    total = sum(step[2] for episode in played for step in episode)
+    assert total == pytest.approx(stats.returns.sum())
+    assert set(np.concatenate(asked)) == {step[0] for episode in played for step in episode}
+    # First legal actions, and the draws of a call by chance: the exact mean is near.
+    everywhere = np.eye(collector.actions.count)[legal.argmax(axis=2)]
+    exact = policy_outcome(tree, collector.actions, everywhere, "x", "router").reward(ALPHA)
+    means = np.zeros(30)
+    for _ in range(200):
+        means += collector.collect(n_episode=30, reset_before_collect=False).returns / 200
+    np.testing.assert_allclose(means, exact, atol=0.2)
