@@ -1,6 +1,8 @@
 """Damage each kind of file of a cache and its runs, and count how the commands react.
 
-    python benchmarks/damage.py [--flips 100] [--cuts 20] [--kinds checkpoint,record]
+    python benchmarks/damage.py [--flips 100] [--cuts 20] [--kinds checkpoint,record] [--rows roles]
+
+`--rows roles` has the draws of a pool with roles instead, `--rows log` an imported log.
 
 After each flip of a bit and each cut, `verify` and one other command are run, a different one each
 time; after deletions, renamings and exchanges, all commands are. A damage is silent if a command
@@ -14,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import measuring  # noqa: F401  makes `tests` importable
-from damaging import COMMANDS, Bench, build, files_of
+from damaging import COMMANDS, OTHER_WORLDS, Bench, build, build_other, files_of
 
 from tests.cli.conftest import BRIEF, COMMAND
 from tests.conftest import SOURCES, environment
@@ -31,6 +34,7 @@ def main() -> None:
     parser.add_argument("--flips", type=int, default=100)
     parser.add_argument("--cuts", type=int, default=20)
     parser.add_argument("--kinds", default="")
+    parser.add_argument("--rows", choices=("models", *OTHER_WORLDS), default="models")
     args = parser.parse_args()
     process = WarmProcess(environment(), SOURCES)
 
@@ -47,9 +51,11 @@ def main() -> None:
         world = Path(folder) / "world"
         older = Path(folder) / "older"
         other = Path(folder) / "other"
-        build(world, run, older=older)
-        build(other, run, seed=7)
-        bench = Bench(world, {"another seed": other, "older": older}, run, Path(folder))
+        make = build if args.rows == "models" else partial(build_other, args.rows)
+        make(world, run, older=older)
+        make(other, run, seed=7)
+        tried = OTHER_WORLDS.get(args.rows, COMMANDS)
+        bench = Bench(world, {"another seed": other, "older": older}, run, Path(folder), tried)
         print(
             f"{'kind':<18}{'damage':<22}{'tried':>6}{'refused':>9}{'said':>6}{'same':>6}{'SILENT':>8}"
         )
@@ -58,9 +64,7 @@ def main() -> None:
             if args.kinds and kind not in args.kinds.split(","):
                 continue
             verdicts: dict[str, Counter[str]] = {}
-            others = cycle(
-                [name for name in COMMANDS if name not in ("verify", "resume", "deploy")]
-            )
+            others = cycle([name for name in tried if name not in ("verify", "resume", "deploy")])
             if kind == "training state":
                 others = cycle(["resume"])  # no other command reads it
             if kind == "service":
@@ -68,7 +72,7 @@ def main() -> None:
             for name, damage in bench.damages(kind, files, args.flips, args.cuts):
                 # Flips and cuts are many: they are tried with two commands only.
                 pair = ["verify", next(others)]
-                commands = pair if name in ("flip", "cut") else COMMANDS
+                commands = pair if name in ("flip", "cut") else tried
                 for command in commands:
                     verdict = bench.verdict(damage, command)
                     verdicts.setdefault(name, Counter())[verdict] += 1

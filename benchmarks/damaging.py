@@ -4,10 +4,11 @@ A damage is silent if a command succeeds with another result, and without a furt
 `damage.py` counts them; `tests/cli/test_integrity.py` tries some.
 """
 
+import json
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,6 +72,48 @@ COMMANDS = {
     "resume": "train --epochs 8 --out runs/interrupted",
     "deploy": "deploy --format json",
 }
+# Worlds whose rows are of other kinds: draws of actions with roles, and the rows of an imported log
+# of routes of unequal length. The others need no command that the first world does not try.
+OTHER_WORLDS = {
+    "roles": {name: COMMANDS[name] for name in ("verify", "report", "train", "route")},
+    "log": {
+        "verify": "verify",
+        "report": "report --format json",
+        "train": "train --algo value --encoder hashed-ngrams --out new",
+    },
+}
+ROLES = """
+[pool]
+hops = 2
+draws = 2
+per_tokens = 1
+encoder = "hashed-ngrams"
+[[models]]
+name = "text"
+model = "testbed:text"
+dtype = "float32"
+base_rate = 0.02
+generation = { max_new_tokens = 16, temperature = 0.7 }
+[[models]]
+name = "calc"
+model = "testbed:calc"
+dtype = "float32"
+base_rate = 0.03
+generation = { max_new_tokens = 16 }
+[[actions]]
+name = "sum"
+model = "text"
+after = []
+[[actions]]
+name = "again"
+model = "text"
+instruction = "Again."
+after = ["sum"]
+base_rate = 0.05
+[[actions]]
+name = "tool"
+model = "calc"
+"""
 INTERRUPTED_EPOCHS = 8  # as in "resume"
 PROGRESS_LINE = re.compile(r": epoch \d+ of \d+, ")
 
@@ -106,6 +149,69 @@ def build(folder: Path, run: Run, seed: int = 42, older: Path | None = None) -> 
     execute("deploy quickstart-train --share 0.25")
     interrupt_training(folder)
     execute(COMMANDS["report"])  # stores the tree of the cache as it is now
+
+
+def build_other(
+    kind: str, folder: Path, run: Run, seed: int = 42, older: Path | None = None
+) -> None:
+    """Make a folder with a cache whose rows are of another kind, a run and a report.
+
+    Args:
+        kind: of `OTHER_WORLDS`.
+        folder: the new folder.
+        run: runs a command.
+        seed: of the questions.
+        older: where to copy the folder to before the last commit; None for no copy.
+    """
+    folder.mkdir(parents=True)
+
+    def execute(words: str) -> None:
+        works(run(*words.split(), cwd=folder))
+
+    (folder / "roles.toml").write_text(ROLES)
+    if kind == "roles":
+        collect = f"collect --pool roles.toml --datasets arith,story --seed {seed}"
+        fill = {"first": f"{collect} --limit 10", "further": f"{collect} --limit 14"}
+        learn = "train --algo exact --epochs 2"
+    else:
+        fill = {}
+        for name, count in (("first", 60), ("further", 80)):
+            lines = (json.dumps(row) for row in ragged_log(count, seed))
+            (folder / f"{name}.jsonl").write_text("\n".join(lines))
+            fill[name] = f"cache import {name}.jsonl"
+        learn = "train --algo value --encoder hashed-ngrams"
+    execute(fill["first"])
+    execute("cache compact")
+    execute(f"{learn} --out runs/first")
+    if older:
+        shutil.copytree(folder, older)
+    execute(fill["further"])
+    execute(f"{learn} --alpha 0.1 --out runs/second")
+    execute(COMMANDS["report"])  # stores the tree of the cache as it is now
+
+
+def ragged_log(queries: int, seed: int) -> Iterator[dict[str, object]]:
+    """Yield the rows of a log: a solver of two draws, and after the second one a critic."""
+    rng = random.Random(seed)
+    for number in range(queries):
+        term = rng.randrange(100)
+        query = {"query_id": f"q{number}", "question": f"What is {number} + {term}?"}
+        routes = (
+            ("a", None, "solve", f"{number + term}", 1.0),
+            ("b", None, "solve", f"{number - term}, surely", float(term == 0)),
+            ("c", "b", "critic", "the sign is wrong", None),
+            ("d", "c", "solve", f"{number + term + number % 2}", 1.0 - number % 2),
+        )
+        for name, parent, action, response, score in routes:
+            yield {
+                **query,
+                "node": f"{number}{name}",
+                "parent": parent and f"{number}{parent}",
+                "action": action,
+                "response": response,
+                "runs": 1,
+                "score": score,
+            }
 
 
 def interrupt_training(folder: Path) -> None:
@@ -185,6 +291,7 @@ class Bench:
         others: folders of the same shape: of another seed, and an older state of this one.
         run: runs a command.
         scratch: the folder for the copies.
+        commands: that are tried, by name.
         intact_results: what each command returns on an undamaged copy.
     """
 
@@ -192,12 +299,13 @@ class Bench:
     others: dict[str, Path]
     run: Run
     scratch: Path
+    commands: Mapping[str, str] = field(default_factory=lambda: COMMANDS)
     intact_results: dict[str, tuple[int, str, str]] = field(default_factory=dict)
 
     def result_of(self, command: str, folder: Path) -> tuple[int, str, str]:
         """Run a command; return exit code, a digest of its result, and stderr."""
         (folder / "new").mkdir(exist_ok=True)
-        completed = self.run(*COMMANDS[command].split(), cwd=folder)
+        completed = self.run(*self.commands[command].split(), cwd=folder)
         new_files = [file for file in sorted((folder / "new").glob("*")) if file.suffix != ".lock"]
         new_files += sorted(folder.glob("runs/interrupted/policy.safetensors"))
         # `verify` prints no results.
@@ -215,7 +323,7 @@ class Bench:
 
         Args:
             damage: damages a folder.
-            command: of `COMMANDS`.
+            command: of `commands`.
 
         Returns:
             "refused", "said" (it succeeded with a further message), "same" or "SILENT".

