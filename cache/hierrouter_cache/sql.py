@@ -230,7 +230,9 @@ def _list_calls(
     direct_rates = rate_table(direct_names, prices)
     direct_cost = _cost(forest.direct, direct_rates)
     direct_hops = np.zeros(len(direct_names), np.int64)
-    direct_draws = np.array([direct_names[:at].count(name) for at, name in enumerate(direct_names)])
+    direct_draws = np.array(
+        [direct_names[:at].count(name) for at, name in enumerate(direct_names)], np.int64
+    )
     direct_rows = _call_rows(forest.direct, 1, direct_hops, direct_draws, direct_cost, direct_cost)
     nodes = range(1, layout.nodes)  # the root is no call
     rates = rate_table(spec.models, prices)

@@ -108,11 +108,17 @@ def read_direct_calls(
     Raises:
         CacheError: nothing there, or it is damaged.
         IncompleteTree: a direct call is missing.
-        InputError: an unknown model or scorer, or a scorer that cannot score these.
+        InputError: an unknown model or scorer, or a scorer that cannot score these; a log, whose
+            calls are steps of routes.
     """
     reader = CacheReader(root)
     plan = reader.latest_plan()
     complete_pool, identities = load_planned_pool(plan.pool)
+    if complete_pool.as_stored:
+        raise InputError(
+            f"a log has no direct calls, and other tools know no routes: {root}; --format jsonl "
+            "exports all of it"
+        )
     pool = replace(complete_pool.sub_pool(models, 1, without), draws=1)
     if models is not None:
         pool = replace(pool, references=())

@@ -11,6 +11,7 @@ import pyarrow as pa
 from hierrouter.declarations.declaration import OnCount, ignore_count
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import stored_pool
+from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import stored_choices
 from hierrouter.questions.scoring import REFERENCE_FORMS, SCORERS_BY_NAME, TEST_SCORER, ScorerInput
 from hierrouter.replay.states import SIGNALS
@@ -24,7 +25,7 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
 from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.walk import Forest, Scores, walk
+from hierrouter_cache.walk import Forest, Scores, TreeSpec, stored_layout, walk
 
 NOTABLE_CAPPED_SHARE = 0.05  # of a model's answers, cut off at its cap of new tokens
 MAX_LISTED_MERGED = 3  # queries with one text in a note
@@ -305,7 +306,9 @@ def cache_info(
         found), complete_queries, missing_nodes, missing_direct, left_out (nodes that an adaptive
         collection left out, not missing), failed_calls (by status), calls (distinct model calls
         stored), parts, bytes, models, datasets, context_free (later hops saw no answer), a
-        fingerprint of pool and queries; with `incomplete` under that name a list of {query,
+        fingerprint of pool and queries. Of a log, which lacks nothing, also layout_nodes (the
+        distinct calls of its routes, draws included), hops, and draws (the most of a call); its
+        models are its actions. With `incomplete` under that name a list of {query,
         missing_nodes, missing_direct}.
 
     Raises:
@@ -315,15 +318,22 @@ def cache_info(
     reader = CacheReader(root)
     plan = reader.latest_plan()
     opened = open_pool(plan.pool, pool, models, hops)
-    forest = walk(reader, opened.spec, plan.queries)
+    is_log = opened.pool.as_stored
+    spec = _stored_spec(reader, opened.pool, opened.spec, plan.queries)
+    forest = walk(reader, spec, plan.queries)
+    is_complete = forest.complete
+    missing_nodes = int(np.count_nonzero(~forest.tree.present & ~forest.tree.pruned))
+    if is_log:  # which has the calls that were made, and lacks none
+        is_complete = np.count_nonzero(forest.tree.present[:, 1:], axis=1) > 0
+        missing_nodes = 0
     datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
     info = {
         "format": PART_FORMAT,
         "queries": len(forest.keys),
         "nodes": int(np.count_nonzero(forest.tree.present[:, 1:])),
         "direct": int(np.count_nonzero(forest.direct.present)),
-        "complete_queries": int(np.count_nonzero(forest.complete)),
-        "missing_nodes": int(np.count_nonzero(~forest.tree.present & ~forest.tree.pruned)),
+        "complete_queries": int(np.count_nonzero(is_complete)),
+        "missing_nodes": missing_nodes,
         "missing_direct": int(np.count_nonzero(~forest.direct.present & ~forest.direct.pruned)),
         "left_out": int(np.count_nonzero(forest.tree.pruned)),
         "failed_calls": {
@@ -339,9 +349,20 @@ def cache_info(
         "context_free": opened.pool.context_free,
         "fingerprint": digest([opened.pool.to_json(opened.identities), list(forest.keys)]),
     }
+    if is_log:
+        info["layout_nodes"] = spec.layout.calls
+        info["hops"] = spec.layout.hops
+        info["draws"] = spec.layout.draws
     if incomplete:
-        info["incomplete"] = _incomplete_queries(reader, forest)
+        info["incomplete"] = _incomplete_queries(
+            reader, forest.select(np.flatnonzero(~is_complete))
+        )
     return info
+
+
+def _stored_spec(reader: CacheReader, pool: Pool, spec: TreeSpec, keys: Sequence[str]) -> TreeSpec:
+    """The spec of a pool; that of a log has the routes that the cache has."""
+    return stored_layout(reader, spec, keys) if pool.as_stored else spec
 
 
 def ask_cache(root: Path, question: str) -> pa.Table:
@@ -358,12 +379,12 @@ def ask_cache(root: Path, question: str) -> pa.Table:
     reader = CacheReader(root)
     plan = reader.latest_plan()
     pool, identities = load_planned_pool(plan.pool)
-    return ask(reader, pool.tree_spec(identities), plan.queries, pool.rates(), question)
+    spec = _stored_spec(reader, pool, pool.tree_spec(identities), plan.queries)
+    return ask(reader, spec, plan.queries, pool.rates(), question)
 
 
-def _incomplete_queries(reader: CacheReader, forest: Forest) -> list[dict[str, Any]]:
-    """Count the missing calls of each query that has any, in the order of the plan."""
-    incomplete = forest.select(np.flatnonzero(~forest.complete))
+def _incomplete_queries(reader: CacheReader, incomplete: Forest) -> list[dict[str, Any]]:
+    """Count the missing calls of queries that lack some, in the order of the plan."""
     rows = reader.queries(incomplete.keys, ("dataset", "id")).to_pylist()
     nodes = np.count_nonzero(~incomplete.tree.present, axis=1).tolist()
     direct = np.count_nonzero(~incomplete.direct.present, axis=1).tolist()

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierrouter.collection.transfer import import_
+from hierrouter.collection.transfer import export, import_
 from hierrouter.evaluation.bounds import (
     best_ahead,
     best_fixed_route,
@@ -28,6 +28,7 @@ from hierrouter.evaluation.bounds import (
 )
 from hierrouter.evaluation.outcome import from_endings
 from hierrouter.evaluation.policies import policy_endings
+from hierrouter.replay.inspection import ask_cache, cache_info
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.fold_report import report_on_fold
@@ -549,6 +550,50 @@ def test_a_router_is_trained_on_a_log_without_a_route_for_all(mint: Tree, tmp_pa
         assert "the next best route where that is not offered" in loaded.trained.why_constant
         assert len(constant.others) == 182
     assert loaded.trained.actions.names(mint.models)[-1] == "stop"
+
+
+# What a cache says of a log.
+
+
+def test_info_and_views_have_the_logs_own_actions_draws_and_nodes(tmp_path: Path) -> None:
+    rows = ragged()
+    tree = opened(rows, tmp_path)
+    info = cache_info(tmp_path / "cache", incomplete=True)
+    assert (info["queries"], info["complete_queries"], info["incomplete"]) == (6, 6, [])
+    assert (info["nodes"], info["missing_nodes"], info["layout_nodes"]) == (len(rows), 0, 5)
+    assert (info["draws"], info["hops"], info["direct"]) == (2, 3, 0)
+    assert info["models"] == ["solve", "critic", "other"]
+    found = ask_cache(
+        tmp_path / "cache",
+        "SELECT n.route, n.hop, n.draw, n.response, s.value FROM nodes n LEFT JOIN scores s "
+        "ON s.call = n.call AND s.query = n.query AND s.scorer = 'given' WHERE n.id = 'q3' "
+        "ORDER BY n.hop, n.draw, n.route",
+    ).to_pylist()
+    assert [tuple(row.values()) for row in found] == [
+        (">solve", 1, 0, "first", 1.0),
+        (">solve", 1, 1, "second", 0.0),
+        ("solve>critic", 2, 0, "no", None),
+        ("solve>other", 2, 0, "ends here", None),
+        ("solve>critic>solve", 3, 0, "third", 1.0),
+    ]
+    assert tree.layout.calls == 4  # without what no verdict follows
+
+
+@pytest.mark.parametrize("name", ["llmrouter", "routerbench"])
+def test_a_log_is_not_exported_as_direct_calls_and_wholly_as_lines(
+    name: str, tmp_path: Path
+) -> None:
+    tree = opened(ragged(), tmp_path)
+    out = tmp_path / ("frame.parquet" if name == "routerbench" else "folder")
+    with pytest.raises(InputError, match=r"a log has no direct calls, .*--format jsonl exports"):
+        export(tmp_path / "cache", out, format=name)
+    assert not out.exists()
+    export(tmp_path / "cache", tmp_path / "all.jsonl")
+    import_(tmp_path / "all.jsonl", tmp_path / "copy")
+    copy = OpenTree(cache=tmp_path / "copy", encoder="hashed-ngrams").run()
+    assert copy.layout == tree.layout
+    assert copy.fingerprint == tree.fingerprint
+    assert cache_info(tmp_path / "copy")["nodes"] == cache_info(tmp_path / "cache")["nodes"]
 
 
 # Tables of the published means of routes: the benchmarks are their questions.
