@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hierrouter.collection import plan, scheduler
 from hierrouter.collection.progress import Progress, Summary
-from hierrouter.engines import backend, generator, identify
+from hierrouter.engines import backend, generator, identify_pool
 from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.config import Objective, ValueConfig
@@ -156,7 +156,7 @@ def fill_adaptively(
     # Refused before any call is made.
     load_encoder(encoder or default_encoder(pool), stored_encoders(root))
     engines = plan.engines_of_plan(root, engines)
-    identities = identify(pool.all_models, engines)
+    identities = identify_pool(pool, engines)
     _require_same_plan(pool, queries, root)
     pilot, *batches = rounds(queries)
     writer = PartWriter(root, on_part=on_part)
@@ -179,7 +179,7 @@ def fill_adaptively(
                 collection.run(pilot)
             except generator.IdentityChange:
                 made = collection.summary
-                identities = identify(pool.all_models, engines)
+                identities = identify_pool(pool, engines)
                 continue
             reader = reader_of(root)
             if reader:  # what an earlier collection has left out stays out

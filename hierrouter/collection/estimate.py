@@ -25,7 +25,7 @@ from hierrouter.collection.expected import (
 from hierrouter.collection.measures import Measures, Range
 from hierrouter.collection.plan import engines_of_plan
 from hierrouter.collection.speed import STARTUP_S, Speed, bound_seconds
-from hierrouter.engines import backend
+from hierrouter.engines import backend, identities_of_actions
 from hierrouter.engines.generator import Engines
 from hierrouter.engines.token_counts import TokenCounter, token_counter
 from hierrouter.pools.pool import DEFAULT_CURRENCY, OPENAI, Identity, Pool
@@ -224,6 +224,7 @@ def estimate(
         except WorldError:
             identities[model.name] = {"absent": model.model}
             absent.append(model.name)
+    identities |= identities_of_actions(pool, identities, engines)
     rates = pool.rates()
     reader = reader_of(root)
     responses = reader.responses() if reader else {}

@@ -325,7 +325,7 @@ def store_plan(
         writer: into the cache.
         reader: of the cache; None if it does not exist yet.
         pool: of the plan.
-        identities: of the pool's models.
+        identities: of the pool's models and actions, see `identify_pool`.
         queries: of the plan.
         datasets: commits of the hub's repositories that the queries are from, by id; those that the
             last plan has and that are not among them are kept.
@@ -415,8 +415,8 @@ def callers_of_plan(root: Path, pool: Pool) -> dict[str, str]:
         return {}
     unknown: Identity = {}
     recorded = _last_pool(root)[1]
-    identities = {model.name: recorded.get(model.name, unknown) for model in pool.all_models}
-    return pool.tree_spec(identities).action_by_step
+    models = {model.name: recorded.get(model.name, unknown) for model in pool.all_models}
+    return pool.tree_spec({**recorded, **models}).action_by_step
 
 
 def _last_pool(root: Path) -> tuple[Pool | None, Mapping[str, Identity]]:

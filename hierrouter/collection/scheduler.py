@@ -35,7 +35,7 @@ from hierrouter.collection.lanes import (
 )
 from hierrouter.collection.ledger import Ledger
 from hierrouter.collection.progress import Progress, Summary
-from hierrouter.engines import backend, generator, identify
+from hierrouter.engines import backend, generator, identify_pool
 from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
 from hierrouter.questions.query import Query
 from hierrouter_cache.chain import seal_loose
@@ -92,7 +92,7 @@ def fill_cache(
         InputError: other shards at work there have another plan.
     """
     engines = plan.engines_of_plan(root, engines)
-    identities = identify(pool.all_models, engines)
+    identities = identify_pool(pool, engines)
     progress = progress or Progress()
     writer = PartWriter(root, on_part=on_part)
     made: Summary | None = None  # before a model got another identity
@@ -111,7 +111,7 @@ def fill_cache(
                 collection.run(collection.queries)
             except generator.IdentityChange:
                 made = collection.summary
-                identities = identify(pool.all_models, engines)
+                identities = identify_pool(pool, engines)
                 continue
             collection.ledger.say_what_came()
             if collection.summary.failed:
@@ -135,7 +135,7 @@ def begin(
     Args:
         pool: the models to call.
         queries: of all shards.
-        identities: of all models.
+        identities: see `identify_pool`.
         writer: into the cache.
         progress, stop, engines, shard, datasets: as for `fill_cache`.
 

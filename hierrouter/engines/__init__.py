@@ -5,10 +5,10 @@ Both are small Protocols in `hierrouter.engines.generator`. To add an engine, wr
 `Backend` and add a branch to `backend`; CONTRIBUTING.md lists the remaining steps.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hierrouter.engines.generator import Backend, Engines
-from hierrouter.pools.pool import Identity, ModelSpec
+from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
 
 
 def backend(name: str) -> Backend:
@@ -52,3 +52,47 @@ def identify(models: Iterable[ModelSpec], engines: Engines = backend) -> dict[st
         WorldError: a hub model cannot be found.
     """
     return {model.name: engines(model.backend).identify(model) for model in models}
+
+
+def identify_pool(pool: Pool, engines: Engines = backend) -> dict[str, Identity]:
+    """Identify each model of a pool, and each action that is not answered as its model is.
+
+    Args:
+        pool: the models and their actions.
+        engines: as for `identify`.
+
+    Returns:
+        The identities, by the names of models and actions.
+
+    Raises:
+        InputError: as `identify`.
+        WorldError: as `identify`.
+    """
+    identities = identify(pool.all_models, engines)
+    return {**identities, **identities_of_actions(pool, identities, engines)}
+
+
+def identities_of_actions(
+    pool: Pool, identities: Mapping[str, Identity], engines: Engines = backend
+) -> dict[str, Identity]:
+    """Identify each action that is not answered as its model is.
+
+    A server may refuse a setting of the action that the model does not have, or the reverse.
+
+    Args:
+        pool: the models and their actions.
+        identities: of the models, by name.
+        engines: as for `identify`.
+
+    Returns:
+        The identities, by the action's name; empty if all are those of the models.
+    """
+    own_identities = {}
+    for action in pool.actions:
+        # Only servers refuse settings.
+        if action.model.backend != OPENAI or pool.own_generation(action) is None:
+            continue
+        identity = engines(OPENAI).identify(action.model)
+        if identity != identities[action.model.name]:
+            own_identities[action.name] = identity
+    return own_identities

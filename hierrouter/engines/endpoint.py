@@ -188,8 +188,8 @@ class EndpointGenerator:
         self._key = key
         self._model = spec.model
         self.caller = Caller(spec, endpoint)
-        identified = MEMORY.identified_dialect(endpoint, spec.model)
-        self._left_out = identified.left_out(spec.generation)  # as the model's identity says
+        self._generation = spec.generation
+        self._identified = MEMORY.identified_dialect(endpoint, spec.model)
 
     def generate(
         self, prompts: Sequence[str] | Feed, stop: Stop = never, draws: Sequence[int] = ()
@@ -240,11 +240,12 @@ class EndpointGenerator:
                     while not is_over and len(pending) < max_pending and (item := feed.take()):
                         position, prompt, draw, generation = item
                         options = CallOptions(draw=draw, generation=generation)
+                        settings = generation or self._generation
                         call = partial(
                             self.caller.complete,
                             prompt=prompt,
                             options=options,
-                            left_out=self._left_out,
+                            left_out=self._identified.left_out(settings),
                         )
                         future = portal.start_task_soon(_final_answer, patience, call)
                         pending[future] = position
@@ -356,11 +357,6 @@ class Caller:
         """What is known about the server's dialect."""
         return MEMORY.dialect(self._endpoint, self._model)
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The settings of the pool that the server refuses, and that change responses."""
-        return self.dialect.left_out(self._generation)
-
     async def complete(
         self,
         client: server.Client,
@@ -377,8 +373,8 @@ class Caller:
             on_text: called with each further piece of the text while it arrives; None to request
                 the response at once.
             options: of the user's client.
-            left_out: the settings without which the model's identity says that it answers; None if
-                the answer is not stored under an identity.
+            left_out: the settings without which the identity of the model, or of its action, says
+                that it answers; None if the answer is not stored under an identity.
 
         Returns:
             The answer.
@@ -392,8 +388,9 @@ class Caller:
             IdentityChange: the server refuses a setting that is not among those left out.
         """
         dialect = self.dialect  # other calls may change it before this one is refused
-        if left_out is not None and left_out != self.left_out:
-            raise IdentityChange(self._name, client.address, self.left_out)
+        refused = dialect.left_out(options.generation or self._generation)
+        if left_out is not None and left_out != refused:
+            raise IdentityChange(self._name, client.address, refused)
         request = self.request_body(prompt, options, dialect)
         has_begun = False
 

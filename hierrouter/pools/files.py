@@ -145,7 +145,7 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
         where: names the plan in messages.
 
     Returns:
-        the pool, and the identity of each model by name.
+        the pool, and the identities of its models and actions, see `Pool.tree_spec`.
 
     Raises:
         InputError: with the key and what is expected there.
@@ -165,6 +165,9 @@ def stored_pool(text: str, where: str) -> tuple[Pool, dict[str, Identity]]:
     for model in pool.all_models:
         if not _is_table_of_texts(identities.get(model.name)):
             raise InputError(f"identity must be a table of texts: {where}, model {model.name}")
+    for role in pool.roles:
+        if role.name in identities and not _is_table_of_texts(identities[role.name]):
+            raise InputError(f"identity must be a table of texts: {where}, action {role.name}")
     return pool, identities
 
 

@@ -798,17 +798,19 @@ class Pool:
         """The content keys of all steps.
 
         Args:
-            identities: of each model, by name.
+            identities: of each model, by name, and of actions that are not answered as their models
+                are, see `hierrouter.engines.identify_pool`.
         """
 
-        def key(model: ModelSpec, instruction: str) -> str:
+        def key(model: ModelSpec, instruction: str, name: str = "") -> str:
             settings: dict[str, Any] = {**model.generation.settings}
             # What follows a call is another context without its thought. Keys of a pool that keeps
             # thoughts are those from before there was this setting.
             if self.thoughts != KEEP_THOUGHTS:
                 settings["thoughts"] = self.thoughts
                 settings["thought_tags"] = model.thought_tags
-            return step_key(identities[model.name], settings, instruction)
+            identity = identities.get(name) or identities[model.name]
+            return step_key(identity, settings, instruction)
 
         actions = self.actions
         steps = []
@@ -816,7 +818,9 @@ class Pool:
             offered = self.offered(level)
             steps.append(
                 tuple(
-                    key(action.model, self.instruction(level, action)) if number in offered else ""
+                    key(action.model, self.instruction(level, action), action.name)
+                    if number in offered
+                    else ""
                     for number, action in enumerate(actions)
                 )
             )
@@ -930,7 +934,7 @@ class Pool:
         """The pool and the identities of its models, as stored with a plan.
 
         Args:
-            identities: of the models, by name.
+            identities: of the models and actions, see `tree_spec`.
             datasets: commits of the hub's repositories that the plan's queries are from, by id.
             imported: what was decided when the answers were imported, see `stored_import`.
         """

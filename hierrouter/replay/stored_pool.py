@@ -50,7 +50,8 @@ class OpenedPool:
 
     Attributes:
         pool: the models to open.
-        identities: what each model resolves to, by name.
+        identities: what each model resolves to, by name, and each action that is not answered as
+            its model is.
         stored: the pool of the plan.
         changed: the models that differ from those that were collected, in words; "" if none does.
     """
@@ -130,7 +131,7 @@ def load_planned_pool(plan: str) -> tuple[Pool, dict[str, Identity]]:
 def _identities(
     pool: Pool, stored: Pool, stored_identities: Mapping[str, Identity]
 ) -> dict[str, Identity]:
-    """Resolve the models of a pool; only models that are not in the plan need their engine."""
+    """Resolve the models and actions of a pool; only models that are new need their engine."""
     stored_models = {model.name: model for model in stored.all_models}
     MEMORY.recall(stored_identities.values())
     identities = {
@@ -140,7 +141,15 @@ def _identities(
         for model in pool.all_models
     }
     from_engines = identify(model for model in pool.all_models if identities[model.name] is None)
-    return {name: identity or from_engines[name] for name, identity in identities.items()}
+    known = {name: identity or from_engines[name] for name, identity in identities.items()}
+    for action in pool.actions:
+        if action.model.backend != OPENAI or pool.own_generation(action) is None:
+            continue
+        stored_model = stored_models.get(action.model.name)
+        identity = _identity_without_engine(action.model, stored_model, stored_identities)
+        if identity and identity != known[action.model.name]:
+            known[action.name] = identity
+    return known
 
 
 def _identity_without_engine(

@@ -19,18 +19,21 @@ from typing import Any
 import pytest
 
 from hierrouter.collection.scheduler import fill_cache
-from hierrouter.engines import backend
+from hierrouter.engines import backend, identify_pool
 from hierrouter.engines.dialects import MEMORY, Complaint, Dialect, other_url, read_finish
 from hierrouter.engines.endpoint import PROBE_PROMPT, Caller
 from hierrouter.engines.endpoint_client import parse_retry_after, reply_limit
 from hierrouter.engines.generator import Failure, Outage, Response
 from hierrouter.engines.identity import served_identity
-from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
+from hierrouter.pools.files import stored_pool
+from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool, Role, RoleGeneration
 from hierrouter.questions.query import Query
 from hierrouter.replay.inspection import ask_cache
+from hierrouter.replay.stored_pool import open_pool
 from hierrouter.serving.models import CallFailed
 from hierrouter.serving.remote_model import ServedModel
 from hierrouter_cache.errors import WorldError
+from hierrouter_cache.reader import CacheReader
 from tests.servers import MODEL, Reply, Server, completion, good, pieces, refusal, serving
 
 pytestmark = pytest.mark.usefixtures("short_waits")
@@ -382,6 +385,42 @@ def test_answers_without_a_setting_have_an_identity_of_their_own(
     assert len(rows) == 6
     lines = [record.getMessage() for record in caplog.records]
     assert any("accepts no temperature, so its answers are kept apart" in line for line in lines)
+
+
+@pytest.mark.parametrize("own", ["temperature", "top_p"])
+def test_an_action_without_its_own_setting_has_an_identity_of_its_own(
+    tmp_path: Path, own: str
+) -> None:
+    """A model that takes no other sampling than its default, and an action that asks for one."""
+    message = f"Unsupported value: {own}, only the default is supported"
+    server = Server()
+
+    def script(prompt: str, before: int) -> Reply:
+        is_default = server.requests[-1].get(own, 1) == 1
+        return good(prompt) if is_default else refusal(400, message, own)
+
+    server.script = script
+    with serving(server):
+        model = spec(server.url, Generation(MAX_TOKENS, temperature=1.0), deployment="hosted")
+        settings = RoleGeneration(**{own: 0.2})
+        roles = (Role("cool@m", "m", "Solve.", generation=settings), Role("plain@m", "m", "Solve."))
+        pool = Pool((model,), hops=1, per_tokens=1, roles=roles, encoder="hashed-ngrams")
+        before = identify_pool(pool)
+        assert before.keys() == {"m"}
+        summary = fill_cache(pool, QUERIES, tmp_path)
+        assert (summary.calls, summary.missing) == (18, 0)
+        stored = stored_pool(CacheReader(tmp_path).latest_plan().pool, "plan")[1]
+        assert stored == {**before, "cool@m": {**before["m"], "left_out": own}}
+        assert identify_pool(pool) == stored
+        steps = pool.tree_spec(stored).steps[0]
+        assert steps[1] == pool.tree_spec(before).steps[0][1]
+        assert steps[0] != pool.tree_spec(before).steps[0][0]
+        count = len(server.requests)
+        MEMORY.clear()
+        again = fill_cache(pool, QUERIES, tmp_path)
+        assert (again.calls, again.earlier, len(server.requests)) == (0, 18, count)
+        plan = open_pool(CacheReader(tmp_path).latest_plan().pool)
+        assert plan.spec.steps == pool.tree_spec(stored).steps
 
 
 def test_a_setting_that_changes_nothing_changes_no_identity() -> None:
