@@ -26,7 +26,7 @@ from hierrouter_cache.tree import CALL_MEASURES, DirectCalls, RouteTree, StatePa
 from hierrouter_cache.writer import writable, write_derived
 
 LOGGER = logging.getLogger(__name__)
-TREE_FORMAT = 4  # increase it when a tree of the same cache could have another content
+TREE_FORMAT = 5  # increase it when a tree of the same cache could have another content
 TREE_NAME_PATTERN = re.compile(
     r"tree-(?P<key>[0-9a-f]{32}-[0-9a-f]{32})-(?P<sha>[0-9a-f]{16})\.arrow"
 )
@@ -39,7 +39,7 @@ JSON_ATTRIBUTES = (
 # Measures that most trees have not; they are stored only if they are not 0.
 RARE_MEASURES = ("tokens_cached", "tokens_thoughts")
 # Arrays [queries, nodes] of trees with several draws of a call, or with missing nodes.
-LAYOUT_MEASURES = ("weight", "can_end")
+LAYOUT_MEASURES = ("weight", "same_call", "can_end")
 Facts = Mapping[str, Any]  # JSON
 GetVectors = Callable[[int], NDArray[np.float32]]  # vectors of the part with this number
 
@@ -245,11 +245,13 @@ def _tree_of_rows(
     direct = DirectCalls(direct_models, **measures(1), rate=np.zeros((len(direct_models), 2)))
     weight = column("weight") if "weight" in batch.schema.names else None
     can_end = column("can_end") > 0 if "can_end" in batch.schema.names else None
+    same_call = column("same_call").astype(np.int64) if "same_call" in batch.schema.names else None
     tree = RouteTree(
         **attributes,
         **measures(0),
         layout=Layout.from_object(facts.pop("layout")),
         weight=weight,
+        same_call=same_call,
         can_end=can_end,
         rate=np.zeros((len(attributes["models"]), 2)),
         parts=tuple(parts),

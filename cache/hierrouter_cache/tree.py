@@ -320,6 +320,9 @@ class RouteTree:
         weight: float64[queries, nodes], the probability of each node once its call is made: one
             over the number of draws; 0 if the query lacks the node, whose measures then are 0. None
             if every query has all nodes and each call has one draw.
+        same_call: int64[queries, nodes], the first node of the query whose call is the same one:
+            equal answers, of several draws or actions, lead to the same calls. None if each call is
+            at one node, or has one draw.
         can_end: bool[queries, nodes], whether an episode may end at the node, because its response
             is judged; None if it may end at all of them but the root.
         sampled: by action that calls, whether its responses are drawn, at a temperature above 0 or
@@ -357,6 +360,7 @@ class RouteTree:
     tokens_thoughts: NDArray[np.int64] = field(default_factory=lambda: np.array(0))
     shared_time: float = 0.0
     weight: NDArray[np.float64] | None = None
+    same_call: NDArray[np.int64] | None = None
     can_end: NDArray[np.bool_] | None = None
     sampled: tuple[bool, ...] | None = None
     callers: tuple[str, ...] = ()
@@ -529,6 +533,7 @@ class RouteTree:
             splits=tuple(self.splits[row] for row in rows),
             **_select_measures(self, rows),
             weight=None if self.weight is None else self.weight[rows],
+            same_call=None if self.same_call is None else self.same_call[rows],
             can_end=None if self.can_end is None else self.can_end[rows],
             parts=tuple(replace(part, row=part.row[rows]) for part in self.parts),
             direct=replace(self.direct, **_select_measures(self.direct, rows)),
@@ -547,7 +552,7 @@ class RouteTree:
             for part, other in zip(self.parts, self.pruned.parts, strict=True)
         )
         measures = _concatenate_measures(self, self.pruned)
-        for name in ("weight", "can_end"):
+        for name in ("weight", "same_call", "can_end"):
             values = [getattr(tree, name) for tree in (self, self.pruned)]
             measures[name] = None if values[0] is None else np.concatenate(values)
         direct_measures = _concatenate_measures(self.direct, self.pruned.direct)

@@ -817,6 +817,7 @@ def load_tree(
         scorer=scorer,
         content=_content_digest(names, measures),
         weight=_draw_weights(spec.layout, tree.present) if weight is None else weight,
+        same_call=_same_calls(tree.key) if spec.layout.draws > 1 else None,
         can_end=can_end,
     )
     if not is_pruned.any():
@@ -877,6 +878,28 @@ def _draw_weights(layout: Layout, present: NDArray[np.bool_]) -> NDArray[np.floa
     np.add.at(counts, call, present.T)
     counts = counts.T
     return np.where(present, 1 / np.maximum(counts[:, call], 1), 0.0)
+
+
+def _same_calls(key: NDArray[np.uint64]) -> NDArray[np.int64] | None:
+    """Find the first node of each query that has the same call.
+
+    Args:
+        key: uint64[queries, nodes], hash of each call's key; 0 for the root and absent calls.
+
+    Returns:
+        int64[queries, nodes]; None if no call is at two nodes.
+    """
+    order = np.argsort(key, axis=1, kind="stable")
+    ordered = np.take_along_axis(key, order, axis=1)
+    is_first = np.ones(key.shape, np.bool_)
+    is_first[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]) | (ordered[:, 1:] == 0)
+    if is_first.all():
+        return None
+    position = np.where(is_first, np.arange(key.shape[1]), 0)
+    first = np.take_along_axis(order, np.maximum.accumulate(position, axis=1), axis=1)
+    same = np.empty_like(order)
+    np.put_along_axis(same, order, first, axis=1)
+    return same
 
 
 def _require_complete(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hierrouter.evaluation import outcome
 from hierrouter_cache.layout import NOT_OFFERED, Layout, Level
@@ -683,58 +685,114 @@ def has_several_draws(tree: RouteTree) -> bool:
 
 @dataclass(frozen=True)
 class _Halves:
-    """The draws of the calls of one level, which a split puts into two halves.
+    """The draws of all calls of a tree, which a split puts into two halves.
 
     Attributes:
-        nodes: int64[states, C, D], the draws of each call; 0 where there is none.
-        weight: float64[queries, states, C, D], 0 where the query lacks a draw.
-        is_single: bool[queries, states, C]: one draw of an action whose responses are drawn.
-        is_certain: bool[C]: actions whose responses are not drawn.
-        runs: int64[queries, states, C, D]: how many runs each draw stands for, as its weight says:
-            a log that merges equal responses gives shares of runs.
+        layout: of the tree.
+        runs: int64[queries, nodes]: how many runs each draw stands for, as its weight says: a log
+            that merges equal responses gives shares of runs. 0 where the query lacks the node.
+        in_both: bool[queries, nodes]: draws that are in both halves, because they are certain, or
+            the only ones of their calls.
+        is_single: bool[queries, nodes]: the only draws of calls whose responses are drawn, which no
+            chooser may look at.
+        same_call: int64[queries, nodes], see `RouteTree`; None if each call is at one node.
     """
 
-    nodes: outcome.Integers
-    weight: outcome.Floats
-    is_single: outcome.Booleans
-    is_certain: outcome.Booleans
+    layout: Layout
     runs: outcome.Integers
+    in_both: outcome.Booleans
+    is_single: outcome.Booleans
+    same_call: outcome.Integers | None
 
     @classmethod
-    def of(cls, tree: RouteTree, level: Level) -> _Halves:
-        """Look up the draws of a level."""
-        table = tree.layout.draws_of_calls[level.inner]
-        nodes = np.where(table == NOT_OFFERED, 0, table)
+    def of(cls, tree: RouteTree) -> _Halves:
+        """Look up the draws of a tree."""
         weight = np.ones(tree.score.shape) if tree.weight is None else tree.weight
-        drawn = np.where(table == NOT_OFFERED, 0.0, weight[:, nodes])
-        is_certain = ~sampled_actions(tree)
-        is_single = ((drawn > 0).sum(axis=3) == 1) & ~is_certain[:, None].T
-        return cls(nodes, drawn, is_single, is_certain, _runs(drawn))
+        runs = np.zeros(weight.shape, np.int64)
+        in_both = np.zeros(weight.shape, np.bool_)
+        is_single = np.zeros(weight.shape, np.bool_)
+        is_certain = ~sampled_actions(tree)[:, None]
+        for table, nodes in _draw_tables(tree.layout):
+            drawn = _at_draws(weight, table)
+            is_only = (drawn > 0).sum(axis=3, keepdims=True) == 1
+            runs[:, nodes] = _runs(drawn)[:, table > 0]
+            in_both[:, nodes] = np.broadcast_to(is_only | is_certain, drawn.shape)[:, table > 0]
+            is_unseen = np.broadcast_to(is_only & ~is_certain, drawn.shape)
+            is_single[:, nodes] = is_unseen[:, table > 0]
+        return cls(tree.layout, runs, in_both, is_single, tree.same_call)
 
     def split(self, rng: np.random.Generator) -> tuple[outcome.Floats, outcome.Floats]:
         """Split the draws of each call at random.
 
+        A call that is at several nodes, because equal answers led there, is split once: else the
+        judge would see at one of them what the chooser has seen at another.
+
         Returns:
-            Two arrays float64[queries, states, C, D], the weights in each half, which sum to 1 over
-            the draws of a call, or are all 0 for a call with no draw in that half. A draw that is
-            certain is in both halves; so is a single one, which no chooser may look at.
+            Two arrays float64[queries, nodes], the weights in each half, which sum to 1 over the
+            draws of a call.
         """
-        half = self.runs.sum(axis=3) // 2
-        if self.runs.max(initial=0) <= 1:
-            key = np.where(self.runs > 0, rng.random(self.runs.shape), np.inf)
-            first = (key.argsort(axis=3).argsort(axis=3) < half[:, :, :, None]) * self.runs
-        else:
-            first = np.zeros_like(self.runs)
-            left = self.runs.sum(axis=3)
-            for draw in range(self.runs.shape[3]):
-                count = self.runs[:, :, :, draw]
-                left = left - count
-                first[:, :, :, draw] = rng.hypergeometric(count, left, half)
-                half = half - first[:, :, :, draw]
-        in_both = self.is_certain[:, None] | ((self.weight > 0).sum(axis=3, keepdims=True) == 1)
-        first_weight = np.where(in_both, self.weight, first)
-        second_weight = np.where(in_both, self.weight, self.runs - first)
-        return _normalized(first_weight), _normalized(second_weight)
+        first = np.zeros_like(self.runs)
+        key = rng.random(self.runs.shape)
+        for table, nodes in _draw_tables(self.layout):
+            runs = _at_draws(self.runs, table)
+            half = runs.sum(axis=3) // 2
+            if runs.max(initial=0) <= 1:
+                order = np.where(runs > 0, _at_draws(key, table), np.inf).argsort(axis=3)
+                drawn = (order.argsort(axis=3) < half[:, :, :, None]) * runs
+            else:
+                drawn = _draw_runs(runs, half, rng)
+            first[:, nodes] = drawn[:, table > 0]
+        if self.same_call is not None:
+            first = np.take_along_axis(first, self.same_call, axis=1)
+        halves = []
+        for runs in (first, self.runs - first):
+            weight = np.where(self.in_both, self.runs, runs).astype(np.float64)
+            for table, nodes in _draw_tables(self.layout):
+                drawn = _at_draws(weight, table)
+                weight[:, nodes] = _normalized(drawn)[:, table > 0]
+            halves.append(weight)
+        return halves[0], halves[1]
+
+
+def _draw_tables(layout: Layout) -> Iterator[tuple[outcome.Integers, outcome.Integers]]:
+    """Yield for each level the draws of its calls, and the nodes in their order.
+
+    Yields:
+        int64[states, C, D], the node of each draw, 0 where there is none; and int64[n], those
+        above 0.
+    """
+    for level in layout.levels:
+        if level.calls:
+            table = np.maximum(layout.draws_of_calls[level.inner], 0)
+            yield table, table[table > 0]
+
+
+def _at_draws(values: NDArray[Any], table: outcome.Integers) -> NDArray[Any]:
+    """Look up [queries, states, C, D], the values of each draw; 0 where there is none."""
+    return values[:, table] * (table > 0)
+
+
+def _draw_runs(
+    runs: outcome.Integers, half: outcome.Integers, rng: np.random.Generator
+) -> outcome.Integers:
+    """Draw some of the runs of each call, without putting back.
+
+    Args:
+        runs: int64[..., D], runs of each draw.
+        half: int64[...], how many are drawn.
+        rng: source of the draws.
+
+    Returns:
+        int64[..., D], the runs of each draw among those.
+    """
+    drawn = np.zeros_like(runs)
+    left = runs.sum(axis=-1)
+    for draw in range(runs.shape[-1]):
+        count = runs[..., draw]
+        left = left - count
+        drawn[..., draw] = rng.hypergeometric(count, left, half)
+        half = half - drawn[..., draw]
+    return drawn
 
 
 def _runs(weight: outcome.Floats) -> outcome.Integers:
@@ -767,10 +825,11 @@ def split_oracle(
 ) -> outcome.Outcome | None:
     """Choose at each state on one half of the draws, and value the choice on the other half.
 
-    Both ways, and in the mean over some random splits, level by level: the value of a node is that
-    of the same rule at this node. So the value is that of a real rule, without bias: it knows less
-    than the means over all draws, and no draw that comes. It is a lower bound, in expectation, of
-    what the best rule without luck earns; `oracle` is an upper one.
+    Each split divides the draws of all calls. A rule is chosen from the last level up with the
+    means over one half, and valued with those over the other; both ways, and in the mean over some
+    random splits. So the value is that of a real rule, without bias: it knows less than the means
+    over all draws, and no draw that comes. It is a lower bound, in expectation, of what the best
+    rule without luck earns; `oracle` is an upper one.
 
     An action with one draw, though its responses are drawn, is estimated by the mean of this action
     at this place over the other queries, and valued by its draw.
@@ -787,52 +846,94 @@ def split_oracle(
     """
     if not has_several_draws(tree):
         return None
-    layout = tree.layout
     rng = np.random.default_rng(LUCK_SEED)
+    halves = _Halves.of(tree)
+    sums = {name: np.zeros(len(tree)) for name in OUTCOME_MEASURES}
+    for _ in range(splits):
+        pair = halves.split(rng)
+        for chooser, judge in (pair, pair[::-1]):
+            values = _value_of_choices(tree, alpha, allow_stop, halves.is_single, chooser, judge)
+            for name, total in sums.items():
+                total += values[name]
+    result = {name: total / (2 * splits) for name, total in sums.items()}
+    return outcome.Outcome(SPLIT_ORACLE, "oracle", **result)
+
+
+def _value_of_choices(
+    tree: RouteTree,
+    alpha: float,
+    allow_stop: bool,
+    is_single: outcome.Booleans,
+    chooser: outcome.Floats,
+    judge: outcome.Floats,
+) -> dict[str, outcome.Floats]:
+    """Value the rule that is best by some draws, on other draws.
+
+    Args:
+        tree: the queries.
+        alpha: cost penalty.
+        allow_stop: whether an episode may end before L calls.
+        is_single: bool[queries, nodes], draws that the rule may not look at.
+        chooser: float64[queries, nodes], the weights of the draws by which the rule chooses.
+        judge: float64[queries, nodes], the weights of those that value it.
+
+    Returns:
+        float64[queries] by measure.
+    """
+    layout = tree.layout
     present = outcome.reach_probability(tree) > 0
-    dead = outcome.dead_ends(tree)
     ends = outcome.possible_ends(tree, allow_stop)
+    is_open = present & ~outcome.dead_ends(tree)
     judged = np.ones(present.shape, np.bool_) if tree.can_end is None else tree.can_end
+    measures = (tree.score, tree.accuracy, tree.cost, tree.latency)
     ended = {
-        "quality": np.where(present, tree.score, 0.0),
-        "accuracy": np.where(present, tree.accuracy, 0.0),
-        "cost": np.where(present, tree.cost, 0.0),
-        "seconds": np.where(present, tree.latency, 0.0),
+        name: np.where(present, values, 0.0)
+        for name, values in zip(OUTCOME_MEASURES, measures, strict=True)
     }
-    going_on = {name: values.copy() for name, values in ended.items()}
+    value = {name: values.copy() for name, values in ended.items()}
+    estimate = {name: ended[name].copy() for name in ("quality", "cost")}
     for level in reversed(layout.levels):
         if not level.calls:
             continue
-        halves = _Halves.of(tree, level)
-        options = [_Option(tree, halves, going_on, alpha, None)]
+        # Side by side: all calls, all calls with a stop, and the end without a call.
+        seen = [_estimates(tree, level, estimate, is_single, chooser)]
+        true = [value]
+        cannot = [~_is_offered(tree, level)]
         if allow_stop:
-            options.append(_Option(tree, halves, ended, alpha, ends))
-        own = {name: values[:, level.inner] for name, values in ended.items()}
+            seen.append(_estimates(tree, level, ended, is_single, chooser))
+            true.append(ended)
+            cannot.append(cannot[0] | (level.gather((present & ~ends).astype(np.int64)) > 0))
+        own = {name: values[:, level.inner, None] for name, values in ended.items()}
         may_return = _newest_offered(layout, level) & judged[:, level.inner]
-        sums = {name: np.zeros(values.shape) for name, values in own.items()}
-        for _ in range(splits):
-            pair = halves.split(rng)
-            for chooser, judge in (pair, pair[::-1]):
-                # Side by side: all calls, all calls with a stop, and the end without a call.
-                estimate = [option.estimates(chooser) for option in options]
-                reward = np.concatenate([rewards for rewards, _ in estimate], axis=2)
-                cost = np.concatenate([costs for _, costs in estimate], axis=2)
-                returned = net_reward(own["quality"], own["cost"], alpha)
-                returned = np.where(may_return, returned, -np.inf)
-                reward = np.concatenate([reward, returned[:, :, None]], axis=2)
-                cost = np.concatenate([cost, own["cost"][:, :, None]], axis=2)
-                flat = np.round(reward.reshape(-1, reward.shape[2]), RANK_DIGITS)
-                flat_cost = np.round(cost.reshape(flat.shape), RANK_DIGITS)
-                choice = cheapest_best(flat, flat_cost).reshape(reward.shape[:2])
-                for name, total in sums.items():
-                    values = [option.values(name, judge) for option in options]
-                    every = np.concatenate([*values, own[name][:, :, None]], axis=2)
-                    total += np.take_along_axis(every, choice[:, :, None], axis=2)[:, :, 0]
-        for name, total in sums.items():
-            value = np.where(dead[:, level.inner], own[name], total / (2 * splits))
-            going_on[name][:, level.inner] = np.where(present[:, level.inner], value, 0.0)
-    root = {name: values[:, 0] for name, values in going_on.items()}
-    return outcome.Outcome(SPLIT_ORACLE, "oracle", **root)
+        quality, cost = (
+            np.concatenate([*(option[name] for option in seen), own[name]], axis=2)
+            for name in ("quality", "cost")
+        )
+        reward = net_reward(quality, cost, alpha)
+        # A call that nobody else has tried is the last choice, before what is not offered.
+        reward[np.isnan(reward)] = UNJUDGED_REWARD
+        reward[np.concatenate([*cannot, ~may_return[:, :, None]], axis=2)] = -np.inf
+        flat = np.round(reward.reshape(-1, reward.shape[2]), RANK_DIGITS)
+        flat_cost = np.round(np.nan_to_num(cost).reshape(flat.shape), RANK_DIGITS)
+        choice = cheapest_best(flat, flat_cost).reshape(*reward.shape[:2], 1)
+        is_state = is_open[:, level.inner]
+        for name, values in value.items():
+            options = [level.gather(option[name], weight=judge) for option in true]
+            every = np.concatenate([*options, own[name]], axis=2)
+            chosen = np.take_along_axis(every, choice, axis=2)[:, :, 0]
+            values[:, level.inner] = np.where(is_state, chosen, values[:, level.inner])
+        for name, every in (("quality", quality), ("cost", cost)):
+            chosen = np.nan_to_num(np.take_along_axis(every, choice, axis=2)[:, :, 0])
+            values = estimate[name]
+            values[:, level.inner] = np.where(is_state, chosen, values[:, level.inner])
+    return {name: values[:, 0] for name, values in value.items()}
+
+
+def _is_offered(tree: RouteTree, level: Level) -> outcome.Booleans:
+    """bool[queries, inner states of the level, C]: the calls that a query has."""
+    if tree.offered is not None:
+        return tree.offered[:, level.inner]
+    return np.broadcast_to(level.offered, (len(tree), *level.offered.shape))
 
 
 def _newest_offered(layout: Layout, level: Level) -> outcome.Booleans:
@@ -844,72 +945,54 @@ def _newest_offered(layout: Layout, level: Level) -> outcome.Booleans:
     return offered
 
 
-class _Option:
-    """The calls of one level, to go on after them or to stop with them, for `split_oracle`.
+def _estimates(
+    tree: RouteTree,
+    level: Level,
+    values: Mapping[str, outcome.Floats],
+    is_single: outcome.Booleans,
+    chooser: outcome.Floats,
+) -> dict[str, outcome.Floats]:
+    """Estimate Q and C of each call, for a rule that chooses.
 
     Args:
         tree: the queries.
-        halves: the draws of the level.
-        values: float64[queries, nodes] by name, of having reached a node.
-        alpha: cost penalty.
-        ends: bool[queries, nodes], where an episode may end, if the option is to stop; None if it
-            is to go on.
-    """
-
-    def __init__(
-        self,
-        tree: RouteTree,
-        halves: _Halves,
-        values: Mapping[str, outcome.Floats],
-        alpha: float,
-        ends: outcome.Booleans | None,
-    ) -> None:
-        self.alpha = alpha
-        self.drawn = {name: array[:, halves.nodes] for name, array in values.items()}
-        self.is_offered = (halves.weight > 0).any(axis=3)
-        if ends is not None:
-            self.is_offered &= ~((halves.weight > 0) & ~ends[:, halves.nodes]).any(axis=3)
-        self.is_single = halves.is_single
-        self.others = {
-            name: _mean_of_others(tree, halves, self.drawn[name])
-            if self.is_single.any()
-            else np.empty(())  # nothing is estimated by others
-            for name in ("quality", "cost")
-        }
-
-    def values(self, name: str, weight: outcome.Floats) -> outcome.Floats:
-        """float64[queries, states, C]: means over the draws of one half."""
-        means: outcome.Floats = (self.drawn[name] * weight).sum(axis=3)
-        return means
-
-    def estimates(self, weight: outcome.Floats) -> tuple[outcome.Floats, outcome.Floats]:
-        """What the chooser thinks of R and C of each call, float64[queries, states, C]."""
-        quality, cost = (
-            np.where(self.is_single, self.others[name], self.values(name, weight))
-            for name in ("quality", "cost")
-        )
-        reward = net_reward(quality, cost, self.alpha)
-        is_known = self.is_offered & ~np.isnan(reward)
-        # A call that nobody else has tried is the last choice, before what is not offered.
-        reward = np.where(is_known, reward, np.where(self.is_offered, UNJUDGED_REWARD, -np.inf))
-        return reward, np.where(is_known, cost, 0.0)
-
-
-def _mean_of_others(tree: RouteTree, halves: _Halves, drawn: outcome.Floats) -> outcome.Floats:
-    """Compute the mean of each call over the other queries, at states of the same route.
+        level: the states.
+        values: float64[queries, nodes] by measure, of having reached a node.
+        is_single: bool[queries, nodes], draws that the rule may not look at.
+        chooser: float64[queries, nodes], the weights of the draws that it may.
 
     Returns:
-        float64[queries, states, C]; NaN where no other query has the call.
+        float64[queries, inner states of the level, C] by measure; NaN where no query tells it.
     """
-    route = tree.layout.route[halves.nodes[:, :, 0]]  # by state and action; 0 if not offered
-    for position in range(1, halves.nodes.shape[2]):
-        other = halves.nodes[:, :, position]
-        route = np.where(route == 0, tree.layout.route[other], route)
-    is_there = halves.weight > 0
-    count = is_there.sum(axis=3).reshape(len(drawn), -1)
-    total = np.where(is_there, drawn, 0.0).sum(axis=3).reshape(len(drawn), -1)
+    unseen = level.gather(is_single.astype(np.int64)) > 0
+    result = {}
+    for name in ("quality", "cost"):
+        seen = level.gather(values[name], weight=chooser)
+        if unseen.any():
+            seen = np.where(unseen, _mean_of_others(tree, level, values[name]), seen)
+        result[name] = seen
+    return result
+
+
+def _mean_of_others(tree: RouteTree, level: Level, values: outcome.Floats) -> outcome.Floats:
+    """Compute the mean of each call over the other queries, at states of the same route.
+
+    Args:
+        tree: the queries.
+        level: the states.
+        values: float64[queries, nodes].
+
+    Returns:
+        float64[queries, inner states of the level, C]; NaN where no other query has the call.
+    """
+    layout = tree.layout
+    table = layout.draws_of_calls[level.inner]
+    route = np.where(table == NOT_OFFERED, -1, layout.route[table]).max(axis=2)
+    is_there = np.ones(values.shape, np.bool_) if tree.weight is None else tree.weight > 0
+    count = level.gather(is_there.astype(np.int64)).reshape(len(tree), -1)
+    total = level.gather(np.where(is_there, values, 0.0)).reshape(len(tree), -1)
     _, place = np.unique(route.ravel(), return_inverse=True)
-    counts = np.zeros((place.max() + 1, len(drawn)))
+    counts = np.zeros((place.max() + 1, len(tree)))
     totals = np.zeros_like(counts)
     np.add.at(counts, place, count.T)
     np.add.at(totals, place, total.T)
@@ -917,7 +1000,7 @@ def _mean_of_others(tree: RouteTree, halves: _Halves, drawn: outcome.Floats) -> 
     other_total = totals.sum(axis=1, keepdims=True) - totals
     mean = np.full_like(other_total, np.nan)
     np.divide(other_total, other_count, out=mean, where=other_count > 0)
-    return mean[place].T.reshape(len(drawn), *route.shape)
+    return mean[place].T.reshape(len(tree), *route.shape)
 
 
 def split_plan_oracle(
@@ -952,20 +1035,13 @@ def split_plan_oracle(
     others = np.full_like(reward, UNJUDGED_REWARD)
     if len(tree) > 1:
         others = (reward.sum(axis=0) - reward) / (len(tree) - 1)
-    levels = [(_Halves.of(tree, level)) for level in tree.layout.levels if level.calls]
+    halves = _Halves.of(tree)
     sums = {name: np.zeros(len(tree)) for name in OUTCOME_MEASURES}
     rows = np.arange(len(tree))
     for _ in range(splits):
-        weights = [np.zeros(tree.score.shape), np.zeros(tree.score.shape)]
-        unseen = np.zeros(tree.score.shape, np.bool_)
-        for halves in levels:
-            states, calls, draws = np.nonzero(halves.nodes)
-            nodes = halves.nodes[states, calls, draws]
-            for weight, half in zip(weights, halves.split(rng), strict=True):
-                weight[:, nodes] = half[:, states, calls, draws]
-            unseen[:, nodes] = halves.is_single[:, states, calls]
-        for chooser, judge in (weights, weights[::-1]):
-            seen = means.with_weight(np.where(unseen, 0.0, chooser))
+        pair = halves.split(rng)
+        for chooser, judge in (pair, pair[::-1]):
+            seen = means.with_weight(np.where(halves.is_single, 0.0, chooser))
             is_seen = seen.available[:, listed]
             estimate = np.where(is_seen, seen.reward(alpha)[:, listed], others)
             cost = np.where(is_seen, seen.cost[:, listed], 0.0)

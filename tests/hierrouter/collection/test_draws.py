@@ -1,5 +1,6 @@
 """Rows are those of a dataset, an id, a path and a draw; the question's text is no key."""
 
+import hashlib
 import signal
 import time
 from dataclasses import replace
@@ -21,8 +22,9 @@ from hierrouter.engines import backend
 from hierrouter.engines.endpoint import Caller
 from hierrouter.engines.generator import NO_OPTIONS, Answer, CallOptions, Failure, Response
 from hierrouter.engines.token_counts import TokenCounter
+from hierrouter.evaluation.bounds import oracle, split_oracle, split_plan_oracle
 from hierrouter.pools.files import load_pool, stored_import, stored_pool, with_draws
-from hierrouter.pools.pool import Endpoint, Generation, Pool
+from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.replay.inspection import cache_info, verify_cache
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
@@ -374,6 +376,30 @@ def test_equal_texts_of_two_draws_go_on_as_one(tmp_path: Path) -> None:
     assert summary.calls == 6 * (6 + 3 * 6 + 6)
     assert cache_info(tmp_path)["missing_nodes"] == 0
     assert verify_cache(tmp_path)
+
+
+def test_no_oracle_without_luck_looks_at_an_answer_twice(tmp_path: Path) -> None:
+    """After equal first answers the second calls are the same: a coin that no rule foresees."""
+
+    def coin(model: str, prompt: str) -> Response:
+        if "plan of" not in prompt:
+            return Response(f"plan of {model[0]}", 5, 2, "stop")
+        result = 2 * int(prompt.split(" + ")[0].split()[-1])
+        is_right = hashlib.sha256(f"{model} {prompt}".encode()).digest()[0] % 2
+        return Response(str(result if is_right else -1), 5, 2, "stop")
+
+    model = ModelSpec("coin", "org/coin", base_rate=1.0, generation=Generation(temperature=0.7))
+    models = tuple(replace(model, name=name, model=f"org/{name}") for name in "abc")
+    pool = Pool(models, 2, ("Plan.", "Solve."), encoder="hashed-ngrams", draws=2)
+    fill_cache(pool, sums(300), tmp_path, engines=Scripted(coin))
+    for _ in range(2):  # read from its parts, then from the saved tree
+        tree = OpenTree(cache=tmp_path, scorer="numeric").run()
+        assert tree.same_call is not None
+        assert tree.score[:, tree.layout.leaves].mean() == pytest.approx(0.5, abs=0.03)
+        for bound in (split_oracle(tree, 0.0), split_plan_oracle(tree, 0.0)):
+            assert bound is not None
+            assert bound.quality.mean() == pytest.approx(0.5, abs=0.08)
+        assert oracle(tree, 0.0).quality.mean() > 0.9
 
 
 def test_a_missing_draw_makes_a_query_incomplete(tmp_path: Path) -> None:

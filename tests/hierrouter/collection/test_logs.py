@@ -834,14 +834,17 @@ def test_a_rule_is_worth_what_an_enumeration_says(mint: Tree) -> None:
 
 def alternating(halves: Any, _: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Draws of even position in one half, the others in the other; a single one in both."""
-    present = halves.weight > 0
-    position = present.cumsum(axis=3) - 1
-    is_single = present.sum(axis=3, keepdims=True) == 1
-    result = []
-    for half in (0, 1):
-        weight = np.where(is_single | (position % 2 == half), halves.weight, 0.0)
-        total = weight.sum(axis=3, keepdims=True)
-        result.append(np.divide(weight, total, out=np.zeros_like(weight), where=total > 0))
+    result = [np.zeros(halves.runs.shape), np.zeros(halves.runs.shape)]
+    for table in halves.layout.draws_of_calls:
+        nodes = np.maximum(table, 0)  # by action and draw; the root is no draw
+        runs = np.where(nodes > 0, halves.runs[:, nodes], 0)
+        present = runs > 0
+        position = present.cumsum(axis=2) - 1
+        is_single = present.sum(axis=2, keepdims=True) == 1
+        for half, weight in enumerate(result):
+            part = np.where(is_single | (position % 2 == half), runs, 0)
+            total = np.maximum(part.sum(axis=2, keepdims=True), 1)
+            weight[:, nodes[nodes > 0]] = (part / total)[:, nodes > 0]
     return result[0], result[1]
 
 
@@ -855,8 +858,6 @@ def test_the_split_oracle_is_that_of_an_enumeration(
     order = [name.replace("-no_GT", "|no_GT").replace("-GT", "|GT") for name in mint.models]
     order = [name if name in log.order else name.replace("-no|", "|") for name in order]
     assert sorted(order) == sorted(log.order)
-    ahead: dict[Any, float] = {}  # R of the rule from a row on, less what has been spent
-    spent: dict[Any, float] = {}
     routes: dict[Any, Route] = dict.fromkeys(log.tasks, ())
     owner: dict[Any, Any] = {task: task for task in log.tasks}
     names: list[Any] = [*log.tasks]
@@ -866,68 +867,64 @@ def test_the_split_oracle_is_that_of_an_enumeration(
                 routes[draw] = (*routes[name], model)
                 owner[draw] = owner[name]
                 names.append(draw)
-    for depth in range(9, -1, -1):
-        level = [name for name in names if len(routes[name]) == depth]
-        totals: dict[Route, dict[Any, list[float]]] = defaultdict(
-            lambda: defaultdict(lambda: [0, 0.0, 0.0])
-        )
-        for name in level:
-            for model, draws in log.children(name).items():
-                cell = totals[*routes[name], model][owner[name]]
-                for draw in draws:
-                    cell[0] += 1
-                    cell[1] += ahead[draw]
-                    cell[2] += spent[draw]
-        sums = {
-            route: [sum(cell[part] for cell in cells.values()) for part in range(3)]
-            for route, cells in totals.items()
-        }
-        for name in level:
-            after = log.children(name)
-            own = log.score(name) if name in log.rows else None
-            if not after:
-                assert own is not None
-                ahead[name] = own
-                spent[name] = float(depth)
-                continue
-            results = []
-            for half in (0, 1):
-                options: list[tuple[float, float, int, tuple[float, float]]] = []
+    found: list[list[tuple[float, float]]] = []  # by half: (Q, C) of the rule for each task
+    for half in (0, 1):
+        believed: dict[Any, tuple[float, float]] = {}  # Q and C by the draws that choose
+        true: dict[Any, tuple[float, float]] = {}  # by the other ones
+        for depth in range(9, -1, -1):
+            level = [name for name in names if len(routes[name]) == depth]
+            totals: dict[Route, dict[Any, list[float]]] = defaultdict(
+                lambda: defaultdict(lambda: [0, 0.0, 0.0])
+            )
+            for name in level:
+                for model, draws in log.children(name).items():
+                    cell = totals[*routes[name], model][owner[name]]
+                    for draw in draws:
+                        cell[0] += 1
+                        cell[1] += believed[draw][0]
+                        cell[2] += believed[draw][1]
+            sums = {
+                route: [sum(cell[part] for cell in cells.values()) for part in range(3)]
+                for route, cells in totals.items()
+            }
+            for name in level:
+                after = log.children(name)
+                own = log.score(name) if name in log.rows else None
+                if not after:
+                    assert own is not None
+                    believed[name] = true[name] = (own, float(depth))
+                    continue
+                options: list[Any] = []  # R and C for the choice, position, and both values
                 for model, draws in after.items():
+                    single = len(draws) == 1
                     parts = [
-                        [draw for n, draw in enumerate(draws) if len(draws) == 1 or n % 2 == h]
+                        [draw for n, draw in enumerate(draws) if single or n % 2 == h]
                         for h in (half, 1 - half)
                     ]
-                    quality, cost = (
-                        [log.mean(part, [values[draw] for draw in part]) for part in parts]
-                        for values in (ahead, spent)
+                    seen, judged = (
+                        tuple(log.mean(part, [values[draw][m] for draw in part]) for m in (0, 1))
+                        for part, values in zip(parts, (believed, true), strict=True)
                     )
-                    estimate = quality[0] - alpha * cost[0]
-                    expected_cost = cost[0]
-                    if len(draws) == 1:
+                    reward = seen[0] - alpha * seen[1]
+                    if single:
                         route = (*routes[name], model)
                         mine = totals[route][owner[name]]
-                        count, total, total_cost = (
-                            sums[route][part] - mine[part] for part in range(3)
-                        )
-                        estimate, expected_cost = -1e12, 0.0
-                        if count:
-                            expected_cost = total_cost / count
-                            estimate = total / count - alpha * expected_cost
-                    valued = (quality[1], cost[1])
-                    options.append(
-                        (-round(estimate, 12), round(expected_cost, 12), order.index(model), valued)
-                    )
+                        count, quality, cost = (sums[route][part] - mine[part] for part in range(3))
+                        seen = (quality / count, cost / count) if count else (0.0, 0.0)
+                        reward = seen[0] - alpha * seen[1] if count else -1e12
+                    key = (-round(reward, 12), round(seen[1], 12), order.index(model))
+                    options.append((key, seen, judged))
                 if own is not None:
-                    end = (-round(own - alpha * depth, 12), float(depth), len(order))
-                    options.append((*end, (own, float(depth))))
-                results.append(min(options)[3])
-            ahead[name] = sum(result[0] for result in results) / 2
-            spent[name] = sum(result[1] for result in results) / 2
+                    end = (own, float(depth))
+                    key = (-round(own - alpha * depth, 12), round(end[1], 12), len(order))
+                    options.append((key, end, end))
+                _, believed[name], true[name] = min(options)
+        found.append([true[task] for task in log.tasks])
+    expected = np.mean(found, axis=0)
     split = split_oracle(mint, alpha)
     assert split is not None
     rows = rows_of(mint, log)
-    np.testing.assert_allclose(split.quality[rows], [ahead[task] for task in log.tasks], atol=1e-9)
-    np.testing.assert_allclose(split.cost[rows], [spent[task] for task in log.tasks], atol=1e-9)
+    np.testing.assert_allclose(split.quality[rows], expected[:, 0], atol=1e-9)
+    np.testing.assert_allclose(split.cost[rows], expected[:, 1], atol=1e-9)
     clairvoyant = oracle(mint, alpha).reward(alpha)
     assert split.reward(alpha).mean() < clairvoyant.mean()

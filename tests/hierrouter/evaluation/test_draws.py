@@ -542,3 +542,23 @@ def test_a_response_that_came_several_times_is_several_draws() -> None:
     split = split_oracle(replace(tree, score=score, weight=weight), 0.0)
     assert split is not None
     np.testing.assert_allclose(split.quality, [0.25, 0.5])
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.75, 0.25), (0.9, 0.1)])
+def test_what_follows_a_draw_of_several_runs_is_chosen_by_other_draws(
+    shares: tuple[float, float],
+) -> None:
+    """The second answers are coins; the first draw is in both halves where it is many runs."""
+    layout = Layout.grown(3, lambda path: (0, 1, 2) if len(path) < 2 else (), lambda action: 2)
+    tree = random_tree(layout, 1000, 0)
+    rng = np.random.default_rng(2)
+    score = np.zeros(tree.score.shape)
+    score[:, layout.leaves] = rng.random(score[:, layout.leaves].shape) < 0.5
+    weight = np.full(score.shape, 0.5)
+    weight[:, 0] = 1.0
+    first = layout.level(1)
+    weight[:, first] = np.array(shares)[layout.draw[first]]
+    tree = replace(tree, score=score, weight=weight)
+    for bound in (split_oracle(tree, 0.0), split_plan_oracle(tree, 0.0)):
+        assert bound is not None
+        assert bound.quality.mean() == pytest.approx(0.5, abs=0.04)
