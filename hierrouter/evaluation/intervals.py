@@ -197,7 +197,8 @@ def share_interval(
     """
     _, position = np.unique(query, return_inverse=True)
     weight = np.ones(len(query)) if weight is None else weight
-    counts = np.array([np.bincount(position, holds * weight), np.bincount(position, weight)])
+    sums = [np.bincount(position, holds * weight), np.bincount(position, weight)]
+    counts = np.array(sums, np.float64)
     holding, decisions = resampled_means(counts, n, rng)
     low, high = percentile_interval(holding / decisions, counts.shape[1], level)
     return float(low), float(high)
