@@ -65,7 +65,8 @@ class Calls:
         Returns:
             [queries, n], a view where that is possible.
         """
-        flat = values.reshape(len(values), -1)
+        # Not -1: there may be no queries.
+        flat = values.reshape(len(values), values.shape[1] * values.shape[2])
         return flat if self.is_complete else flat[:, self.source]
 
     @cached_property
@@ -85,7 +86,7 @@ class Calls:
         starts, source = self._first_draws
         if len(starts) < len(self.source):
             values = np.add.reduceat(values, starts, axis=1)
-        result.reshape(len(result), -1)[:, source] += values
+        result.reshape(len(result), result.shape[1] * result.shape[2])[:, source] += values
 
 
 @dataclass(frozen=True, eq=False)

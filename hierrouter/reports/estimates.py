@@ -132,7 +132,7 @@ def estimate_means(values: Floats, bootstrap: Bootstrap, stream: int) -> list[Es
         bootstrap: settings of the intervals.
         stream: number of the dataset, see `Bootstrap.draws`.
     """
-    if values.shape[1] < MIN_INTERVAL_QUERIES:
+    if len(values) and values.shape[1] < MIN_INTERVAL_QUERIES:
         return [Estimate(mean) for mean in values.mean(axis=1).tolist()]
     means_with_intervals: list[Estimate] = []
     for start in range(0, len(values), ROWS_AT_ONCE):

@@ -687,6 +687,27 @@ def test_a_table_of_means_opens_with_its_costs_and_says_which_hop_decides(
     assert verdict(report) == "few"
 
 
+def test_a_table_of_means_is_explained_and_compared_without_a_router(tmp_path: Path) -> None:
+    """Its questions are all in the test fold: the others are empty, and there are no intervals."""
+    import_(save(as_log(made_means()), tmp_path / "log.csv"), tmp_path / "cache")
+    tree = OpenTree(cache=tmp_path / "cache", encoder="hashed-ngrams").run()
+    import hierrouter as hr
+
+    with pytest.raises(InputError, match="too few queries to train on: 0 train, 0 validation"):
+        hr.train(tree, out=tmp_path / "run")
+    rows = as_log(made_means())
+    folds = {"games": "train", "riddles": "test"}
+    split = [{**row, "split": folds[row["query_id"]]} for row in rows]
+    import_(save(split, tmp_path / "split.csv"), tmp_path / "other")
+    other = OpenTree(cache=tmp_path / "other", encoder="hashed-ngrams").run()
+    report = report_on_fold(other, 0.0, None, None, {})
+    fixed = next(row for row in report.ladder if row.rung == "best fixed route")
+    games = made_means()["games"]
+    assert fixed.policy == ">".join(max(games, key=lambda route: games[route][0]))
+    standings = hr.compare(other, baselines=["best-static"], out=tmp_path / "compare")
+    assert {row.reward_low for row in standings.rows} == {None}
+
+
 def test_agentopt_is_as_published(tmp_path: Path) -> None:
     rows = [row for row in as_log(published_means()) if row["dataset"] == "HotpotQA"]
     import_(save(rows, tmp_path / "log.parquet"), tmp_path / "cache")
