@@ -526,6 +526,8 @@ class Layout:
         Raises:
             ValueError, TypeError, KeyError: it describes none, or one that is too large.
         """
+        if not isinstance(values, Mapping):
+            raise TypeError("a layout is an object")
         give_backs = tuple(values.get("give_backs", ()))
         is_known = all(type(answer) is int and 0 <= answer <= MAX_DEPTH for answer in give_backs)
         if not is_known or len(set(give_backs)) < len(give_backs):

@@ -11,6 +11,7 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from hierrouter.pools.files import stored_pool
 from hierrouter.questions.shipped import model_path
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.runs.checkpoint import read_tensors, write_tensors
@@ -110,6 +112,48 @@ def foreign_parts(place: Place) -> None:
     other.does(*COLLECT)
     for kind in ("calls", "queries", "scores"):
         shutil.copy(other.part(kind), place.parts)
+
+
+def plan_of(place: Place, **pool: Any) -> None:
+    """The pool of the plan has other values, as others may have written them."""
+    table = pq.read_table(place.part("plans"))
+    stored = json.loads(table["pool"][0].as_py())
+    stored["pool"] |= pool
+    changed = with_column(table, "pool", [json.dumps(stored)])
+    PartWriter(place.cache).append("plans", with_column(changed, "plan", ["0" * 32]))
+
+
+def plan_of_routes(place: Place) -> None:
+    """Every model at each of twenty hops."""
+    plan_of(place, hops=20)
+
+
+def plan_of_actions(place: Place, actions: int) -> None:
+    """So many actions at each of twenty hops."""
+    roles = [{"name": f"a{number}", "model": "small"} for number in range(actions)]
+    plan_of(place, hops=20, roles=roles)
+
+
+def plan_of_a_log(place: Place) -> None:
+    """The routes are those that the cache has, and its calls follow themselves."""
+    stored = json.loads(pq.read_table(place.part("plans"))["pool"][0].as_py())
+    pool, identities = stored_pool(json.dumps(stored), "the plan")
+    pool = replace(pool, hops=20, as_stored=True)
+    parts = place.parts.glob("calls-*.parquet")
+    calls = pa.concat_tables([pq.read_table(part) for part in parts])
+    # Where a route of the collected tree ends.
+    ends = set(calls["outcome"].to_pylist()) - set(calls["context"].to_pylist())
+    context = min(ends)
+    table = calls.slice(0, len(pool.models))
+    for name, values in (
+        ("step", list(pool.tree_spec(identities).steps[0])),
+        ("key", [f"{number:032}" for number in range(len(table))]),
+        ("context", [context] * len(table)),
+        ("outcome", [context] * len(table)),
+    ):
+        table = with_column(table, name, values)
+    PartWriter(place.cache).append("calls", table)
+    plan_of(place, hops=20, as_stored=True)
 
 
 def foreign_plan(place: Place) -> None:
@@ -231,6 +275,14 @@ def of_another_encoder(place: Place, name: str, dim: int) -> None:
     for key, value in tensors.items():
         if value.ndim == 2 and value.shape[1] == old:
             tensors[key] = np.ascontiguousarray(value[:, :dim])
+    save(place, name, description, tensors)
+
+
+def of_routes(place: Place, name: str, layout: dict[str, Any]) -> None:
+    """The routes of a router, and those of its network, are what others have written."""
+    description, tensors = weights(place)
+    description["layout"] = layout
+    description["shape"]["layout"] = layout
     save(place, name, description, tensors)
 
 

@@ -184,6 +184,8 @@ def test_what_is_no_tree_is_refused(parent: list[int], message: str) -> None:
         {"actions": 1, "parent": [-1, 0, 0], "action": [-1, 0, 0], "draw": [0, 0, 0]},
         {"actions": 2, "parent": [-1, 0, 0], "action": [-1, 1, 0], "draw": [0, 0, 0]},
         {"actions": 1, "parent": [-1], "action": [-1], "draw": [0]},
+        [{"models": 2, "hops": 1}],
+        "layout",
         {"models": 10, "hops": 30},
         {"models": 1, "hops": 10**9},
         {"models": 10**9, "hops": 1},
@@ -216,8 +218,8 @@ def test_what_is_no_tree_is_refused(parent: list[int], message: str) -> None:
     ],
     ids=lambda values: f"{values!r:.60}",
 )
-def test_json_that_describes_no_layout_is_refused(values: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, KeyError)):
+def test_json_that_describes_no_layout_is_refused(values: Any) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
         Layout.from_object(values)
 
 
