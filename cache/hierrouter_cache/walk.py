@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.keys import digest, draw_step, text_digest
-from hierrouter_cache.layout import MAX_NODES, NEWEST, Layout, size_fault
+from hierrouter_cache.layout import MAX_NODES, NEWEST, NOT_OFFERED, Layout, size_fault
 from hierrouter_cache.reader import FIRST_ROW_ORDER, CacheReader, first_match
 from hierrouter_cache.tree import DirectCalls, Rate, RouteTree, StatePart, rate_table
 
@@ -20,6 +20,7 @@ NO_ROW = -1  # row number of a call that is not in the cache
 # Any odd number. It makes (call, references) and (references, call) different.
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 MAX_MODELS_IN_MESSAGE = 4
+UNJUDGED = "ended without a verdict"  # a reason why calls of a log are left out
 FEW_STEPS = 64  # a search for each of so many is faster than sorting all calls
 # Of a call: its own seconds, else its share of those of the calls that were stored with it; whether
 # it is the latter; and the tokens that may have prices of their own.
@@ -538,7 +539,7 @@ class JudgedRoutes:
         nodes: int64[nodes of `layout`], their numbers in the layout of before.
         weight: float64[n, nodes], see `RouteTree`.
         can_end: bool[n, nodes], see `RouteTree`.
-        holes: number of calls that were left out, by reason.
+        holes: number of calls that were left out, by reason; and those of `log_holes`.
     """
 
     layout: Layout
@@ -592,8 +593,39 @@ def judged_routes(
     weight[:, 0] = 1.0
     if can_end[:, 1 : smaller.inner].any():
         smaller = smaller.with_give_backs((NEWEST,))
-    holes = {"ended without a verdict": left_out} if left_out else {}
+    holes = {UNJUDGED: left_out} if left_out else {}
+    holes |= log_holes(smaller, weight > 0)
     return JudgedRoutes(smaller, rows, nodes, weight, can_end, holes)
+
+
+def log_holes(layout: Layout, present: NDArray[np.bool_]) -> dict[str, int]:
+    """Count the calls of a log that some queries have, and others have not at the same state.
+
+    Args:
+        layout: the routes that some query has.
+        present: bool[queries, nodes], the nodes that each query has.
+
+    Returns:
+        By reason: "ended" where the query's runs made no further call, "not offered" where they
+        made other calls; a call of several draws counts once. Reasons without calls are absent.
+    """
+    goes_on = np.zeros(present.shape, np.bool_)
+    for node in range(1, layout.nodes):
+        goes_on[:, layout.parent[node]] |= present[:, node]
+    calls = layout.children[layout.children != NOT_OFFERED]
+    parents = layout.parent[calls]
+    is_made = np.zeros((len(present), len(calls)), np.bool_)
+    position = np.zeros(layout.nodes, np.int64)
+    position[calls] = np.arange(len(calls))
+    for node in range(1, layout.nodes):
+        first_draw = layout.children[layout.parent[node], layout.action[node]]
+        is_made[:, position[first_draw]] |= present[:, node]
+    absent = present[:, parents] & ~is_made
+    counts = {
+        "not offered": int(np.count_nonzero(absent & goes_on[:, parents])),
+        "ended": int(np.count_nonzero(absent & ~goes_on[:, parents])),
+    }
+    return {reason: count for reason, count in counts.items() if count}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The contents of a cache, checks of its soundness, and notes for the readers of its data."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.saved_trees import list_saved_trees, saved_tree_fault
 from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import RouteTree
-from hierrouter_cache.walk import Forest, Scores, TreeSpec, stored_layout, walk
+from hierrouter_cache.walk import UNJUDGED, Forest, Scores, TreeSpec, log_holes, stored_layout, walk
 
 NOTABLE_CAPPED_SHARE = 0.05  # of a model's answers, cut off at its cap of new tokens
 MAX_LISTED_MERGED = 3  # queries with one text in a note
@@ -193,10 +193,26 @@ def left_out_note(tree: RouteTree) -> str:
     return f"{tree.left_out} queries are left out: {reason}; {shift}".rstrip("; ")
 
 
+def holes_words(holes: Mapping[str, int]) -> str:
+    """Say how many calls of a log some queries lack, see `hierrouter_cache.walk.log_holes`."""
+    words = {"not offered": "other calls were made", "ended": "the runs ended"}
+    counts = " and ".join(f"{count:,} where {words[reason]}" for reason, count in holes.items())
+    return f"calls that other questions have are not offered: {counts}"
+
+
 def holes_note(tree: Tree) -> str:
-    """Say how many calls of an imported log are left out, and why."""
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in tree.holes.items())
-    return f"calls of the log that no route to a verdict goes through are left out: {reasons}"
+    """Say how many calls of an imported log are left out, or not offered, and why."""
+    reasons = dict(tree.holes)
+    left_out = reasons.pop(UNJUDGED, 0)
+    notes = []
+    if left_out:
+        notes.append(
+            "calls of the log that no route to a verdict goes through are left out: "
+            f"{left_out:,} {UNJUDGED}"
+        )
+    if reasons:
+        notes.append(holes_words(reasons))
+    return "; ".join(notes)
 
 
 def population_shift(
@@ -304,8 +320,10 @@ def cache_info(
     Returns:
         format, queries, nodes (found in the trees, root excluded), direct (single-model calls
         found), complete_queries, missing_nodes, missing_direct, left_out (nodes that an adaptive
-        collection left out, not missing), failed_calls (by status), calls (distinct model calls
-        stored), parts, bytes, models, datasets, context_free (later hops saw no answer), a
+        collection left out, not missing), holes (calls that are not there, by reason: "pruned" by
+        an adaptive collection, "failed", "not collected"; of a log, whose queries lack nothing,
+        "not offered" or "ended", see `log_holes`), failed_calls (by status), calls (distinct model
+        calls stored), parts, bytes, models, datasets, context_free (later hops saw no answer), a
         fingerprint of pool and queries. Of a log, which lacks nothing, also layout_nodes (the
         distinct calls of its routes, draws included), hops, and draws (the most of a call); its
         models are its actions. With `incomplete` under that name a list of {query,
@@ -322,11 +340,21 @@ def cache_info(
     spec = _stored_spec(reader, opened.pool, opened.spec, plan.queries)
     forest = walk(reader, spec, plan.queries)
     is_complete = forest.complete
-    missing_nodes = int(np.count_nonzero(~forest.tree.present & ~forest.tree.pruned))
     if is_log:  # which has the calls that were made, and lacks none
         is_complete = np.count_nonzero(forest.tree.present[:, 1:], axis=1) > 0
-        missing_nodes = 0
     datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
+    missing_nodes = int(np.count_nonzero(~forest.tree.present & ~forest.tree.pruned))
+    missing_direct = int(np.count_nonzero(~forest.direct.present & ~forest.direct.pruned))
+    failed_calls = {row["status"]: row["n"] for row in reader.sql(FAILED_CALLS_SQL).to_pylist()}
+    if is_log:
+        holes = log_holes(spec.layout, forest.tree.present)
+        missing_nodes = 0
+    else:
+        missing = missing_nodes + missing_direct
+        failed = min(sum(failed_calls.values()), missing)
+        left_out = np.count_nonzero(forest.tree.pruned) + np.count_nonzero(forest.direct.pruned)
+        reasons = {"pruned": int(left_out), "failed": failed, "not collected": missing - failed}
+        holes = {reason: count for reason, count in reasons.items() if count}
     info = {
         "format": PART_FORMAT,
         "queries": len(forest.keys),
@@ -334,11 +362,10 @@ def cache_info(
         "direct": int(np.count_nonzero(forest.direct.present)),
         "complete_queries": int(np.count_nonzero(is_complete)),
         "missing_nodes": missing_nodes,
-        "missing_direct": int(np.count_nonzero(~forest.direct.present & ~forest.direct.pruned)),
+        "missing_direct": missing_direct,
         "left_out": int(np.count_nonzero(forest.tree.pruned)),
-        "failed_calls": {
-            row["status"]: row["n"] for row in reader.sql(FAILED_CALLS_SQL).to_pylist()
-        },
+        "holes": holes,
+        "failed_calls": failed_calls,
         "calls": reader.number(
             "SELECT count(DISTINCT key) FROM calls_rows WHERE judge_template IS NULL"
         ),

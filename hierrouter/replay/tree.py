@@ -197,7 +197,8 @@ class Tree(RouteTree):
         is_fitting_scorer: whether Q is by the scorer that was chosen at collection, as it fits the
             references of a user's own files, because the user named none.
         given_by_default: whether Q is the given scores because the user named no scorer.
-        holes: number of calls of an imported log that the tree leaves out, by reason.
+        holes: number of calls of an imported log that the tree leaves out, or that a query lacks
+            and others have, by reason; see `hierrouter_cache.walk.log_holes`.
         collected_draws: the most draws of a call in the cache, of which this tree may have fewer.
         given_costs: of the calls whose cost a server or an imported file states, by model: the sum
             of these costs, the number of the calls, and their tokens in, tokens out, cached tokens

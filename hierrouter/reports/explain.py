@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from hierrouter.evaluation.outcome import (
 from hierrouter.questions.query import find_query
 from hierrouter.questions.reading import NO_ANSWER
 from hierrouter.questions.scoring import ACCURACY, SCORERS_BY_NAME, ScorerInput
+from hierrouter.replay.inspection import holes_words
 from hierrouter.replay.tree import Texts, Tree, load_texts
 from hierrouter.reports.estimates import POLICY_GROUPS
 from hierrouter.reports.sentences import log_looks, selection_notes, warn_of_test_fold
@@ -51,6 +52,7 @@ from hierrouter.tables import (
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NOT_OFFERED
 from hierrouter_cache.tree import RouteTree, net_reward
+from hierrouter_cache.walk import log_holes
 
 if TYPE_CHECKING:
     from hierrouter.learning.training import TrainedRouter
@@ -175,6 +177,8 @@ class QueryExplanation:
         fixed: number of the node where the fixed route ends that is best on the train fold; None if
             that fold is empty.
         router: the router's route; None without a router.
+        holes: number of calls that other queries of a log have and this one has not, by reason, see
+            `hierrouter_cache.walk.log_holes`.
     """
 
     id: str
@@ -189,6 +193,7 @@ class QueryExplanation:
     best: int
     fixed: int | None
     router: GreedyRoute | None
+    holes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -357,6 +362,9 @@ def explain_queries(
             best=best[row],
             fixed=fixed[row],
             router=router_routes[row] if router_routes else None,
+            holes={}
+            if selected.weight is None
+            else log_holes(selected.layout, selected.weight[[row]] > 0),
         )
         for row in range(len(selected))
     ]
@@ -525,6 +533,8 @@ def as_text(query: QueryExplanation, width: int, colour: bool = False) -> str:
     references = Text.assemble(("Reference  ", "dim"), safe_text(" | ".join(query.references)))
     page.print(Group(heading, Text(), question, references, Text()))
     page.print(_tree(query))
+    if query.holes:
+        page.print(Text(f"\n{holes_words(query.holes)}", style="dim"))
     for table in (_routes_table(query), *_choices_tables(query)):
         page.print(Text(), as_rich(table, width))
     return sink.getvalue()
@@ -539,6 +549,8 @@ def as_object(query: QueryExplanation) -> dict[str, Any]:
     keys = {**asdict(query), "regret": query.regret}
     if query.router and query.router.given is None:
         del keys["router"]["given"]
+    if not query.holes:
+        del keys["holes"]
     for node in keys["nodes"]:
         if node["visible"] is None:
             del node["visible"]

@@ -67,6 +67,7 @@ def test_the_judged_folds_are_whole_and_what_was_left_out_is_known(grown: Path) 
     assert not holes[:, routes.level(1)].all(axis=1).any()  # something is always called
     info = cache_info(grown)
     assert (info["missing_nodes"], info["left_out"]) == (0, holes.sum())
+    assert info["holes"].keys() == {"pruned"}
     assert f"{holes.sum():,} of" in data_notes(tree)[0]
 
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hierrouter as hr
 from hierrouter.collection.transfer import export, import_
 from hierrouter.evaluation.bounds import (
     best_ahead,
@@ -28,9 +29,10 @@ from hierrouter.evaluation.bounds import (
 )
 from hierrouter.evaluation.outcome import from_endings
 from hierrouter.evaluation.policies import policy_endings
-from hierrouter.replay.inspection import ask_cache, cache_info
+from hierrouter.replay.inspection import ask_cache, cache_info, holes_note
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
+from hierrouter.reports.explain import as_text
 from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.report import as_object
 from hierrouter.reports.sentences import message, verdict
@@ -90,6 +92,28 @@ def test_a_log_is_opened_with_the_routes_that_it_has(tmp_path: Path) -> None:
     assert tree.direct.models == ()
     assert tree.cost.max() == 3  # no tokens: cost counts calls
     assert np.isfinite(tree.embedding).all()
+
+
+def test_calls_that_only_other_questions_have_are_counted_by_reason(tmp_path: Path) -> None:
+    rows = ragged()
+    query = {"query_id": "q0", "question": "What is 0+1?"}
+    rows.append(node("0f", None, "plan", "a plan", score=0.5, **query))
+    rows = [row for row in rows if row["node"] != "1d"]  # the critic is the last call there
+    rows[[row["node"] for row in rows].index("1c")]["score"] = 1.0
+    tree = opened(rows, tmp_path)
+    # Five questions have no plan, and one no third call; nothing is said of draws.
+    assert tree.holes == {"ended without a verdict": 6, "not offered": 5, "ended": 1}
+    assert holes_note(tree).endswith(
+        "; calls that other questions have are not offered: 5 where other calls were made and 1 "
+        "where the runs ended"
+    )
+    info = cache_info(tmp_path / "cache")
+    assert info["holes"] == {"not offered": 5, "ended": 1}
+    assert (info["nodes"], info["missing_nodes"], info["complete_queries"]) == (30, 0, 6)
+    [explained] = hr.explain(tree, "q1").queries
+    assert explained.holes == {"not offered": 1, "ended": 1}
+    words = "not offered: 1 where other calls were made and 1 where the runs ended"
+    assert words in as_text(explained, 200)
 
 
 def test_paths_and_parents_describe_the_same_log(tmp_path: Path) -> None:
@@ -510,7 +534,7 @@ def test_every_row_of_mint_is_a_node_or_a_hole(mint: Tree) -> None:
     assert mint.can_end is not None
     assert len(mint) == len(log.tasks) == 231
     assert int((mint.weight > 0)[:, 1:].sum()) == len(log.kept) == 19_845
-    assert mint.holes == {"ended without a verdict": len(log.rows) - len(log.kept)}
+    assert mint.holes["ended without a verdict"] == len(log.rows) - len(log.kept)
     scores = [log.score(name) for name in log.kept]
     judged = [score for score in scores if score is not None]
     assert int(mint.can_end.sum()) == len(judged) == 3_175
@@ -532,8 +556,6 @@ def test_the_best_policy_that_sees_each_question_is_that_of_an_enumeration(mint:
 
 
 def test_a_router_is_trained_on_a_log_without_a_route_for_all(mint: Tree, tmp_path: Path) -> None:
-    import hierrouter as hr
-
     run = hr.train(mint, algo="ppo", epochs=1, out=tmp_path / "run")
     reached = run.reached
     assert reached is not None

@@ -47,6 +47,7 @@ def test_a_missing_direct_call_is_counted_as_the_tree_refuses_it(tmp_path: Path)
     drop_calls(tmp_path, {ask_cache(tmp_path, DIRECT)["call"][0].as_py()})
     info = cache_info(tmp_path, incomplete=True)
     assert (info["complete_queries"], info["missing_nodes"], info["missing_direct"]) == (5, 0, 1)
+    assert info["holes"] == {"not collected": 1}
     assert info["incomplete"] == [{"query": "mine/3", "missing_nodes": 0, "missing_direct": 1}]
     with pytest.raises(IncompleteTree, match="1 of 6 queries lack 1 direct calls"):
         hr.open(tmp_path)
@@ -57,6 +58,7 @@ def test_holes_are_counted_and_named_and_a_part_of_the_pool_is_counted_alone(cac
     drop_five_leaves_of_three_queries(cache)
     whole = cache_info(cache, incomplete=True)
     assert (whole["complete_queries"], whole["missing_nodes"]) == (197, 5)
+    assert whole["holes"] == {"not collected": 5}
     assert sorted(query["missing_nodes"] for query in whole["incomplete"]) == [1, 2, 2]
     info = cache_info(cache, hops=1)
     assert (info["complete_queries"], info["missing_nodes"], info["nodes"]) == (200, 0, 600)
