@@ -539,9 +539,10 @@ def prices_of(
             )
         if name in prices:
             prices[name] = price.of_a_token(pool.per_tokens)
-    for action in pool.actions:  # an action without a price of its own has that of its model
-        if action.name not in replacements and not action.has_own_price:
-            prices[action.name] = prices[action.model.name]
+    for action in pool.actions:
+        if action.name not in replacements and action.model.name in replacements:
+            own = prices[action.name]
+            prices[action.name] = action.price_on(prices[action.model.name], own, pool)
     return prices
 
 

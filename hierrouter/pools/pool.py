@@ -607,10 +607,33 @@ class Action:
     instruction: str | None = None
     role: Role | None = None
 
-    @property
-    def has_own_price(self) -> bool:
-        """Whether its price is not that of its model."""
-        return self.role is not None and bool(self.role.rates)
+    def price_on(self, replaced: Price, own: Price, pool: Pool) -> Price:
+        """The price of a token if its model gets another price.
+
+        Args:
+            replaced: the new price of a token of the model.
+            own: the price of a token of the action in its pool.
+            pool: has the unit of the action's own rates.
+
+        Returns:
+            The new price of the model, with the rates that the action has for itself in place of
+            those of the model. It is `own` if the action has rates for all plain tokens, or amounts
+            in another currency, which nobody could add.
+        """
+        rates = self.role.rates if self.role else {}
+        if "base_rate" in rates or "rate_in" in rates:
+            return own
+        has_amounts = bool(rates.keys() - {"rate_batch"})
+        if has_amounts and (replaced.currency or pool.currency) != pool.currency:
+            return own
+        count = pool.per_tokens or 1
+        rate = replaced.rate
+        if "rate_cached" in rates:
+            rate = replace(rate, cached=rates["rate_cached"] / count)
+        if "rate_thoughts" in rates:
+            rate = replace(rate, thoughts=rates["rate_thoughts"] / count)
+        rate = replace(rate, call=rates.get("rate_call", rate.call))
+        return replace(replaced, rate=rate.times(rates.get("rate_batch", 1.0)))
 
 
 # The actions that are offered: by level, from 0, and the number of the action before, plus 1.

@@ -8,7 +8,7 @@ import pytest
 
 from hierrouter.declarations.declaration import ignore_task
 from hierrouter.pools import pool
-from hierrouter.pools.files import load_pool, price_lists, prices_of
+from hierrouter.pools.files import currency_of, load_pool, parse_pool, price_lists, prices_of
 from hierrouter.pools.validation import validate
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.open_tree import OpenTree
@@ -261,3 +261,40 @@ def test_a_table_of_prices_says_whose_they_are() -> None:
         "model-1": {"in": 0.004, "out": 0.008, "source": "--price"},
         "large": {"in": 0.02, "out": 0.02, "source": "pool"},
     }
+
+
+def test_a_new_price_of_a_model_is_that_of_the_tokens_of_its_actions() -> None:
+    """Only what an action pays for itself stays: a call, cached tokens, a factor, or all tokens."""
+    own_rates = {
+        "plain@m": "",
+        "search@m": "rate_call = 0.5",
+        "batch@m": "rate_batch = 0.5",
+        "cached@m": "rate_cached = 100\nrate_batch = 0.5",
+        "thinking@m": "rate_thoughts = 2000",
+        "dear@m": "base_rate = 7000\nrate_call = 2",
+        "named@m": "rate_call = 9",
+    }
+    entries = [
+        f'[[actions]]\nname = "{name}"\nmodel = "m"\ninstruction = "{name}"\n{rates}\n'
+        for name, rates in own_rates.items()
+    ]
+    text = '[pool]\nhops = 1\nper_tokens = 1000\n[[models]]\nname = "m"\nmodel = "org/m"\n'
+    actions = parse_pool(text + "base_rate = 10_000\n" + "".join(entries), "pool.toml")
+    new = {name: pool.Price(Rate(1000.0, 2000.0), "--price") for name in ("m", "named@m")}
+    rates = {name: price.rate for name, price in prices_of(actions, new, ()).items()}
+    assert rates == {
+        "m": Rate(1.0, 2.0),
+        "plain@m": Rate(1.0, 2.0),
+        "search@m": Rate(1.0, 2.0, call=0.5),
+        "batch@m": Rate(0.5, 1.0),
+        "cached@m": Rate(0.5, 1.0, cached=0.05),
+        "thinking@m": Rate(1.0, 2.0, thoughts=2.0),
+        "dear@m": Rate(7.0, 7.0, call=2.0),
+        "named@m": Rate(1.0, 2.0),
+    }
+    assert prices_of(actions, {}, ()) == actions.prices()
+    euros = {"m": pool.Price(Rate.base(1.0), "prices.toml", currency="EUR")}
+    prices = prices_of(actions, euros, ())
+    assert prices["batch@m"].rate == Rate.base(0.5e-3)
+    with pytest.raises(InputError, match="prices in several currencies"):
+        currency_of(actions, [prices])
