@@ -35,11 +35,10 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from hierrouter.engines.devices import give_back_memory, is_out_of_memory, memory, torch_threads
-from hierrouter.engines.generator import CallTime, Confidence, Stop, never
+from hierrouter.engines.generator import CallTime, Confidence, Stop, draw_digest, never
 from hierrouter.engines.rows import PauseCriterion, Rows, ShouldPause, WaitingRows, empty_cache
 from hierrouter.engines.soundness import Recorder
 from hierrouter.pools.pool import Generation
-from hierrouter_cache.keys import digest
 
 # Part of a local model's identity, because a response's last digits, and sometimes its text, depend
 # on the shape of its batch. Change it with any change of the shapes.
@@ -681,7 +680,7 @@ def step_below(number: int) -> int:
     return HEIGHTS[bisect_right(HEIGHTS, number) - 1] if number >= 1 else 0
 
 
-def prompt_seed(weights: str, seed: int, prompt: str) -> int:
+def prompt_seed(weights: str, seed: int, prompt: str, draw: int = 0) -> int:
     """Compute the seed of one prompt's random draws.
 
     Args:
@@ -689,11 +688,12 @@ def prompt_seed(weights: str, seed: int, prompt: str) -> int:
             pool would tend to be right and wrong together.
         seed: of the decoding settings.
         prompt: the prompt's text.
+        draw: which of the draws of the same call it is.
 
     Returns:
         A number of 60 bits.
     """
-    return int(digest(["draw", weights, seed, prompt])[:15], 16)
+    return int(draw_digest(weights, seed, prompt, draw)[:15], 16)
 
 
 def draw_source(seed: int, device: torch.device) -> torch.Generator:

@@ -58,6 +58,7 @@ from hierrouter.engines.generator import (
     Outage,
     Response,
     Stop,
+    draw_digest,
     message_of,
     never,
     tokenize_prompt,
@@ -67,7 +68,7 @@ from hierrouter.engines.identity import endpoint_of, named_folder, served_identi
 from hierrouter.hub.repository import quiet_loading
 from hierrouter.pools.pool import Endpoint, Generation, Identity, ModelSpec
 from hierrouter_cache.errors import WorldError, reason_of
-from hierrouter_cache.keys import digest, sound_json, sound_text
+from hierrouter_cache.keys import sound_json, sound_text
 
 LOGGER = logging.getLogger(__name__)
 
@@ -501,7 +502,7 @@ class Caller:
                 request[dialect.max_tokens_field] = settings.pop(name)
         if generation.temperature and not settings.keys() & {"temperature", "top_p", "seed"}:
             # A different seed for each model, draw and prompt: see docs/decisions.md on draws.
-            seed = digest(["draw", self._model, generation.seed + options.draw, prompt])
+            seed = draw_digest(self._model, generation.seed, prompt, options.draw)
             request["top_p"] = generation.top_p
             request["seed"] = int(seed[:7], 16)
         further = generation.further_fields

@@ -19,7 +19,7 @@ from hierrouter.engines.bills import NO_BILL, Bill
 from hierrouter.pools.pool import KEEP_THOUGHTS, OPENAI, Generation, Identity, ModelSpec, Pool
 from hierrouter.questions.final import without_thoughts
 from hierrouter_cache.errors import InputError, WorldError, typed_reason
-from hierrouter_cache.keys import next_context, sound_text
+from hierrouter_cache.keys import digest, next_context, sound_text
 from hierrouter_cache.parts import FAILURES_SCHEMA
 from hierrouter_cache.tree import Rate
 
@@ -517,6 +517,21 @@ def prompt_text(question: str, responses: Sequence[str], instruction: str) -> st
     """Return the user message of one call: the context, then the stage instruction if any."""
     context = context_text(question, responses)
     return PART_BREAK.join([context, instruction]) if instruction else context
+
+
+def draw_digest(model: str, seed: int, prompt: str, draw: int = 0) -> str:
+    """Return the digest from which an engine takes the seed of a draw.
+
+    No two draws share a seed, also not those of one model under two names with neighbouring seeds.
+
+    Args:
+        model: name of the model, or of the content of its weights.
+        seed: of the decoding settings.
+        prompt: the prompt's text.
+        draw: which of the draws of the same call it is; the first one has the seed that a call had
+            before there were draws.
+    """
+    return digest(["draw", model, seed, prompt, *([draw] if draw else [])])
 
 
 def message_of(prompt: str) -> list[dict[str, str]]:

@@ -265,7 +265,7 @@ class TransformersGenerator:
         return fitting, failures
 
     def _seed(self, prompt: str, draw: int = 0) -> int:
-        return batches.prompt_seed(self._weights, self._generation.seed + draw, prompt)
+        return batches.prompt_seed(self._weights, self._generation.seed, prompt, draw)
 
     def _response(self, tokens_in: int, decoded: DecodedResponse) -> generator.Response:
         tokens = decoded.tokens

@@ -19,6 +19,7 @@ from hierrouter.collection.storing import pool_of, store_answers, with_prices
 from hierrouter.collection.tables import Answers, gather, read_table
 from hierrouter.collection.transfer import import_
 from hierrouter.engines import backend
+from hierrouter.engines.batches import prompt_seed
 from hierrouter.engines.endpoint import Caller
 from hierrouter.engines.generator import NO_OPTIONS, Answer, CallOptions, Failure, Response
 from hierrouter.engines.token_counts import TokenCounter
@@ -31,6 +32,7 @@ from hierrouter.replay.tree import Tree
 from hierrouter.reports.fold_report import report_on_fold
 from hierrouter.reports.sentences import message
 from hierrouter_cache.errors import IncompleteTree, InputError
+from hierrouter_cache.keys import digest
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.reader import CacheReader
 from tests.conftest import Run, Start, calls_made, works
@@ -450,6 +452,25 @@ def test_served_models_get_another_seed_for_each_draw() -> None:
     assert bodies[0] == caller.request_body("q", NO_OPTIONS, caller.dialect)
     refusing = replace(caller.dialect, refused=frozenset({"seed"}))
     assert "seed" not in caller.request_body("q", CallOptions(draw=1), refusing)
+
+
+def test_no_draw_has_the_seed_of_another_draw_of_a_neighbouring_seed() -> None:
+    """One model under two names, with seeds 0 and 1: what the actions draw is independent."""
+    endpoint = Endpoint("http://127.0.0.1:1/v1")
+    seeds = []
+    for seed in (0, 1, 2):
+        generation = Generation(temperature=0.7, seed=seed)
+        spec = replace(DRAWN.models[0], backend="openai", endpoint=endpoint, generation=generation)
+        caller = Caller(spec, endpoint)
+        for draw in (0, 1, 2):
+            body = caller.request_body("q", CallOptions(draw=draw), caller.dialect)
+            seeds.append(body["seed"])
+    assert len(set(seeds)) == 9
+    digits = digest(["draw", DRAWN.models[0].model, 1, "q"])  # as before there were draws
+    assert seeds[3] == int(digits[:7], 16)
+    local = [prompt_seed("w", seed, "q", draw) for seed in (0, 1, 2) for draw in (0, 1, 2)]
+    assert len(set(local)) == 9
+    assert local[3] == int(digest(["draw", "w", 1, "q"])[:15], 16)
 
 
 def test_kills_lose_and_repeat_no_draw(tmp_path: Path, hierrouter: Run, start: Start) -> None:
