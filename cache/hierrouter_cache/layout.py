@@ -674,6 +674,21 @@ class Layout:
         return layout
 
     @property
+    def without_draws(self) -> Layout:
+        """The layout of the same routes, with one draw of each call."""
+        if self.draws == 1:
+            return self
+        first = np.flatnonzero(self.route == np.arange(self.nodes))
+        number = np.zeros(self.nodes, np.int64)
+        number[first] = np.arange(len(first))
+        parent = np.append(-1, number[self.route[self.parent[first[1:]]]])
+        draw = np.zeros(len(first), np.int64)
+        layout, _ = Layout.sorted(
+            self.call_actions, parent, self.action[first], draw, self.give_backs
+        )
+        return layout
+
+    @property
     def with_returns(self) -> Layout:
         """The layout in which a policy may, after each answer, return any answer of its route."""
         return self.with_give_backs(range(1, self.hops + 1))

@@ -212,10 +212,13 @@ def require_pool(origin: Origin, pool: Pool) -> None:
         InputError: other names, another order or another number of hops.
     """
     names = tuple(action.name for action in pool.actions)
-    if names == origin.models and pool.hops == origin.hops and pool.layout != origin.layout:
+    # Draws are there to learn from; a route that is taken has one.
+    routes = pool.layout.without_draws
+    learned = origin.layout.without_draws
+    if names == origin.models and pool.hops == origin.hops and routes != learned:
         raise InputError(
-            f"the pool has other routes than the policy learned with: {pool.layout.calls} nodes, "
-            f"it learned with {origin.layout.calls}; give that pool, or train again"
+            f"the pool has other routes than the policy learned with: {routes.calls} nodes, "
+            f"it learned with {learned.calls}; give that pool, or train again"
         )
     if names != origin.models or pool.hops != origin.hops:
         expected = f"{', '.join(origin.models)}; {origin.hops} hops"

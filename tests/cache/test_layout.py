@@ -154,6 +154,15 @@ def test_an_end_without_a_call_is_offered_at_inner_nodes(layout: Layout) -> None
     assert stopping.give_back[1:, 0].tolist() == list(range(1, layout.inner))
 
 
+@given(any_layout)
+def test_a_layout_without_draws_has_the_same_fixed_routes(layout: Layout) -> None:
+    plain = layout.without_draws
+    assert plain.draws == 1
+    assert plain.without_draws is plain
+    routes = {layout.path(node) for node in range(layout.nodes)}
+    assert sorted(plain.path(node) for node in range(plain.nodes)) == sorted(routes)
+
+
 @given(any_layout, st.integers(1, 4))
 def test_a_cut_layout_has_the_routes_up_to_there(layout: Layout, hops: int) -> None:
     cut = layout.cut(hops)

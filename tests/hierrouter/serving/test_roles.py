@@ -14,7 +14,7 @@ from hierrouter.evaluation.confidence_rules import fit_rule
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective, training_config
 from hierrouter.learning.training import TrainedRouter
-from hierrouter.pools.files import parse_pool
+from hierrouter.pools.files import parse_pool, with_draws
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.open_tree import OpenTree
@@ -174,6 +174,33 @@ def test_another_layout_is_refused(run: Path) -> None:
     wider = POOL.replace('after = ["short@text", "tool"]', 'after = ["short@text", "solve@text"]')
     with pytest.raises(InputError, match=r"the pool has other routes than the policy learned"):
         Router(run, parse_pool(wider, "p.toml"), Counting())
+
+
+def test_a_pool_with_another_number_of_draws_has_the_same_routes(tmp_path: Path) -> None:
+    """`collect --draws 2` learns from two answers of a call; a route that is taken has one."""
+    models = "".join(MODEL.format(name=name) for name in ("calc", "text"))
+    drawn = models.replace("max_new_tokens = 16", "max_new_tokens = 4, temperature = 0.7")
+    head = '[pool]\nhops = {hops}\nper_tokens = 1\nencoder = "hashed-ngrams"\n'
+    pool = parse_pool(head.format(hops=2) + drawn, "p.toml")
+    cache = tmp_path / "cache"
+    queries = load_queries(["arith"], 16, 8, Path())
+    fill_cache(with_draws(pool, 2), queries, cache, engines=Counting())
+    tree = OpenTree(cache=cache).run()
+    assert tree.layout.draws == 2
+    run = tmp_path / "run"
+    run.mkdir()
+    run_in(run, tree, Objective(ALPHA), training_config("default", "exact", 1), seed=1)
+    for draws in (1, 2, 3):
+        assert Router(run, with_draws(pool, draws), Counting(), load=False).pool.draws == draws
+    with Router(run, pool, Counting()) as router:
+        question = load_texts(tree.root, tree.split("test"))[0].question
+        assert router.route(question).route == Router(run, engines=Counting()).route(question).route
+    solver = '[[actions]]\nname = "{name}"\nmodel = "{name}"\nafter = {after}\n'
+    calc = solver.format(name="calc", after="[]")
+    roles = calc + solver.format(name="text", after='["start", "calc"]')
+    other = parse_pool(head.format(hops=2) + drawn + roles, "p.toml")
+    with pytest.raises(InputError, match=r"with: 3 nodes, it learned with 6; give that pool"):
+        Router(run, other, Counting(), load=False)
 
 
 def test_a_rule_reads_the_confidence_of_actions_that_are_offered_first(tree: Tree) -> None:
