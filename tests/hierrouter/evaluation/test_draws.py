@@ -362,7 +362,8 @@ def test_a_policy_that_chooses_what_a_question_does_not_offer_is_named(
     calls = slice(tree.layout.call_actions)
     # Where a call is offered, another one that is not offered.
     wrong = ~legal[..., calls] & legal[..., calls].any(axis=2, keepdims=True)
-    wrong &= (1.0 if tree.weight is None else tree.weight)[:, : tree.layout.states, None] > 0
+    weight = np.ones(tree.score.shape) if tree.weight is None else tree.weight
+    wrong &= weight[:, : tree.layout.states, None] > 0
     if not wrong.any():
         policy_table(tree, table, 0.1)
         return
