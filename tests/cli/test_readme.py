@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from hierrouter_cache import CACHE
 from tests.cli import pages
 from tests.cli.conftest import Place
 from tests.cli.test_help import COMMANDS, context
-from tests.conftest import Run
+from tests.conftest import SOURCES, Run
 from tests.servers import Reply, Server, completion, serving
 
 Python = Callable[[str, Place], str]
 TUTORIALS = pages.DOCS / "tutorials"
+DATA = SOURCES.parent / "shared" / "data"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 FOLLOWED = [
     page
@@ -166,6 +168,27 @@ WITHOUT_SERVERS = ("own_dataset", "prices_and_budgets", "add_a_model", "own_base
 @pytest.mark.parametrize("name", WITHOUT_SERVERS)
 def test_a_tutorial_runs(name: str, own: Place) -> None:
     pages.follow(TUTORIALS / f"{name}.md", own)
+
+
+def test_the_tutorial_of_a_real_log_prints_what_it_shows(place: Place) -> None:
+    """Other processors may round otherwise: words are equal, figures nearly."""
+    log = DATA / "mint_tree_nodes_half.parquet"
+    if not log.is_file():
+        pytest.skip("the log is not here")
+    shutil.copy(log, place / "mint.parquet")
+    page = TUTORIALS / "real_log.md"
+    finished = pages.follow(page, place)
+    told = " ".join(done.stdout + done.stderr for done in finished).split()
+    words = [re.sub(NUMBER, "#", word) for word in told]
+    for block in pages.blocks("text", page):
+        shown = block.split()
+        pattern = [re.sub(NUMBER, "#", word) for word in shown]
+        size = len(pattern)
+        starts = [n for n in range(len(words)) if words[n : n + size] == pattern]
+        assert starts, block
+        figures = numbers(" ".join(told[starts[0] : starts[0] + size]))
+        assert figures == pytest.approx(numbers(block), rel=0.01, abs=0.005)
+    assert "No router is better than always calling" in " ".join(told)
 
 
 def test_the_tutorial_of_endpoints_runs(tmp_path: Path, brief: Run) -> None:
