@@ -79,7 +79,7 @@ OTHER_WORLDS = {
     "log": {
         "verify": "verify",
         "report": "report --format json",
-        "train": "train --algo value --encoder hashed-ngrams --out new",
+        "train": "train --algo exact --epochs 2 --encoder hashed-ngrams --out new",
     },
 }
 ROLES = """
@@ -179,7 +179,7 @@ def build_other(
             lines = (json.dumps(row) for row in ragged_log(count, seed))
             (folder / f"{name}.jsonl").write_text("\n".join(lines))
             fill[name] = f"cache import {name}.jsonl"
-        learn = "train --algo value --encoder hashed-ngrams"
+        learn = "train --algo exact --epochs 2 --encoder hashed-ngrams"
     execute(fill["first"])
     execute("cache compact")
     execute(f"{learn} --out runs/first")

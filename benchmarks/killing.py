@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from hierrouter_cache import stores, writer
 from hierrouter_cache.chain import sound_parts
 from hierrouter_cache.errors import CacheError, NoCache
+from hierrouter_cache.keys import draw_step
 from hierrouter_cache.locks import collector_lock
 from hierrouter_cache.maintenance import compact
 from hierrouter_cache.parts import IDENTITY_COLUMNS, ROW_SCHEMAS
@@ -64,13 +65,23 @@ def batch(number: int) -> dict[str, pa.Table]:
     for name, text in zip(names, texts, strict=True):
         keys = (name,) * 4
         contents["queries"].append((*keys, "d", "test", text, texts, None))
-        contents["calls"].append((*keys, name, text, text, number, number, "stop", 0.1))
+        contents["calls"].append(_call_row(name, text, number))
         contents["scores"].append((name, name, "token_f1", 1 / (number + 1)))
         contents["failures"].append((*keys, "empty", text, number))
         contents["decisions"].append((*keys, False, 0.0, [0.01 * number]))
     contents["plans"].append((names[0], str(number), names))
     order = ("queries", "calls", "scores", "failures", "decisions", "plans")
     return {kind: rows.table(kind, *contents[kind]) for kind in order}
+
+
+def _call_row(name: str, text: str, number: int) -> tuple[object, ...]:
+    """Make a row of `calls`: one in three is a further draw of a call, one in three is imported."""
+    kind = int(name[-1]) % 3
+    if kind == 1:
+        return (name, draw_step(name, 1), name, name, name, text, text, number, number, "stop", 0.1)
+    if kind == 2:  # the log's own id of a response is its step, and nothing was measured
+        return (name, text, name, name, "a>b", "", text, 0, 0, "unknown", None)
+    return (*(name,) * 4, name, text, text, number, number, "stop", 0.1)
 
 
 def work(

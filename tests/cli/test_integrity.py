@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.damaging import COMMANDS, Bench, build, delete, files_of
+from benchmarks.damaging import COMMANDS, OTHER_WORLDS, Bench, build, build_other, delete, files_of
 from hierrouter.runs.folders import Record, read_record, seal, unseal
 from hierrouter_cache.parts import PART_SCHEMAS
 from tests.cli.conftest import Place
@@ -55,6 +55,17 @@ def test_no_damage_is_silent(kind: str, bench: Bench) -> None:
     for name, damage in bench.damages(kind, files[:1], flips=1, cuts=1):
         for reader in ("verify",) if name == "cut" else ("verify", command):
             assert bench.verdict(damage, reader) != "SILENT", (name, reader)
+
+
+@pytest.mark.parametrize("rows", OTHER_WORLDS)
+def test_no_damage_of_draws_roles_and_logs_is_silent(rows: str, brief: Run, tmp_path: Path) -> None:
+    build_other(rows, tmp_path / "world", brief)
+    bench = Bench(tmp_path / "world", {}, brief, tmp_path, OTHER_WORLDS[rows])
+    files = files_of(bench.world)
+    for kind in ("calls part", "plans part"):
+        for name, damage in bench.damages(kind, files[kind][:1], flips=1, cuts=0):
+            assert bench.verdict(damage, "verify") == "refused", (kind, name)
+            assert bench.verdict(damage, "report") != "SILENT", (kind, name)
 
 
 @pytest.fixture(scope="module")
