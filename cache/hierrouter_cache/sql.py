@@ -17,7 +17,15 @@ from hierrouter_cache.errors import (
 )
 from hierrouter_cache.reader import CacheReader, as_arrow, create_views, run_interruptible
 from hierrouter_cache.tree import Rate, cost_of, rate_table, total_cost
-from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
+from hierrouter_cache.walk import (
+    RUNS_SCORER_KEY,
+    Forest,
+    Nodes,
+    TreeSpec,
+    node_weights,
+    stored_scores,
+    walk,
+)
 
 VIEW_STATEMENTS = """
 CREATE VIEW queries AS
@@ -28,16 +36,19 @@ CREATE VIEW nodes AS
         c.logprob_sum, c.logprob_min, c.logprob_tokens,
         coalesce(c.seconds, c.latency_s) AS seconds, c.first_token_s,
         c.seconds IS NULL AND c.latency_s IS NOT NULL AS shared_time,
-        c.tokens_cached, c.tokens_thoughts, c.cost_given, c.kind, c.usage, c.visible, n.draw
+        c.tokens_cached, c.tokens_thoughts, c.cost_given, c.kind, c.usage, c.visible, n.draw,
+        n.weight
     FROM found n JOIN asked USING (position) JOIN cache.queries q USING (query)
     JOIN cache.calls c ON hash(c.key) = n.call_hash;
 CREATE VIEW scores AS
     SELECT n.query, n.id, n.dataset, n.split, n.route, n.hop,
         split_part(s.scorer, '@', 1) AS scorer, split_part(s.scorer, '@', 2) AS version,
         s.value, n.call, s.read_type, s.read_start, s.read_end,
-        substring(n.response, s.read_start + 1, s.read_end - s.read_start) AS read, n.draw
+        substring(n.response, s.read_start + 1, s.read_end - s.read_start) AS read, n.draw,
+        n.weight
     FROM nodes n JOIN cache.queries q USING (query)
-    JOIN cache.scores s ON s.call = n.call AND s."references" = q."references";
+    JOIN cache.scores s ON s.call = n.call AND s."references" = q."references"
+    WHERE s.scorer NOT IN (FROM no_quality);
 CREATE VIEW verdicts AS
     WITH answered AS (
         SELECT n.*, q."references", left(sha256(q.question), 32) AS asked_digest,
@@ -67,12 +78,19 @@ CREATE VIEW verdicts AS
     LEFT JOIN cache.scores s ON s.call = j.call AND s."references" = j."references"
         AND s.scorer = 'judge@' || left(m.step, 12);
 CREATE VIEW routes AS
-    SELECT n.route, n.hop, split_part(s.scorer, '@', 1) AS scorer,
-        split_part(s.scorer, '@', 2) AS version, count(DISTINCT n.query) AS queries,
-        avg(s.value) AS value, avg(n.total_cost) AS total_cost
-    FROM nodes n JOIN cache.queries q USING (query)
-    JOIN cache.scores s ON s.call = n.call AND s."references" = q."references"
-    GROUP BY n.route, n.hop, s.scorer;
+    WITH of_query AS (  -- the draws of a route by their weights
+        SELECT n.route, n.hop, s.scorer, n.query,
+            sum(n.weight * s.value) / sum(n.weight) AS value,
+            sum(n.weight * n.total_cost) / sum(n.weight) AS total_cost
+        FROM nodes n JOIN cache.queries q USING (query)
+        JOIN cache.scores s ON s.call = n.call AND s."references" = q."references"
+        WHERE s.scorer NOT IN (FROM no_quality)
+        GROUP BY n.route, n.hop, s.scorer, n.query
+    )
+    SELECT route, hop, split_part(scorer, '@', 1) AS scorer,
+        split_part(scorer, '@', 2) AS version, count(*) AS queries, avg(value) AS value,
+        avg(total_cost) AS total_cost
+    FROM of_query GROUP BY route, hop, scorer;
 CREATE VIEW spend AS
     WITH RECURSIVE reached AS (  -- where a call was made; equal questions are those of one dataset
         SELECT context, min(dataset) AS dataset, 1 AS hop FROM cache.queries GROUP BY context
@@ -134,7 +152,12 @@ def ask(
         # A separate database: its configuration is locked below.
         with duckdb.connect() as connection:
             create_views(connection, reader.parts, "cache")
-            run_interruptible(connection, lambda: _create_tables(connection, spec, forest, prices))
+            run_interruptible(
+                connection,
+                lambda: _create_tables(
+                    connection, spec, forest, _path_weights(reader, spec, forest), prices
+                ),
+            )
             # From here on the statement can read these files and nothing else.
             connection.execute("SET allowed_paths = ?", [[str(part.path) for part in reader.parts]])
             connection.execute("SET enable_external_access = false")
@@ -183,10 +206,11 @@ def _create_tables(
     connection: duckdb.DuckDBPyConnection,
     spec: TreeSpec,
     forest: Forest,
+    weight: NDArray[np.float64],
     prices: Mapping[str, Rate],
 ) -> None:
     """Create the tables and views that a statement can name."""
-    route_names, calls = _list_calls(spec, forest, prices)
+    route_names, calls = _list_calls(spec, forest, weight, prices)
     # A direct call without an instruction has the step of a call of the first hop; it then counts
     # as a call of the first hop.
     direct_steps = sorted({step for _, step in spec.direct}.difference(*spec.steps))
@@ -203,6 +227,7 @@ def _create_tables(
             *_rate_columns(prices),
         ],
         "alone AS SELECT unnest($1::VARCHAR[]) AS step": [direct_steps],
+        "no_quality AS SELECT $1::VARCHAR AS scorer": [RUNS_SCORER_KEY],
         "actions AS SELECT unnest($1::VARCHAR[]) AS step, unnest($2::VARCHAR[]) AS action": [
             [*actions],
             [*actions.values()],
@@ -216,10 +241,29 @@ def _create_tables(
     connection.execute(VIEW_STATEMENTS)
 
 
+def _path_weights(reader: CacheReader, spec: TreeSpec, forest: Forest) -> NDArray[np.float64]:
+    """Return float64[queries, nodes], the probability of a node's draws once its route is taken."""
+    layout = spec.layout
+    present = forest.tree.present
+    if layout.draws == 1:
+        return present.astype(np.float64)
+    shares = stored_scores(reader, forest, RUNS_SCORER_KEY).tree
+    weight = node_weights(layout, present, shares)
+    for node in range(1, layout.nodes):  # parents come first
+        weight[:, node] *= weight[:, layout.parent[node]]
+    return weight
+
+
 def _list_calls(
-    spec: TreeSpec, forest: Forest, prices: Mapping[str, Rate]
+    spec: TreeSpec, forest: Forest, weight: NDArray[np.float64], prices: Mapping[str, Rate]
 ) -> tuple[list[str], pa.Table]:
     """List the calls of a forest that are in the cache.
+
+    Args:
+        spec: the calls that there may be.
+        forest: those of some queries.
+        weight: float64[queries, nodes], the probability of each node's draws.
+        prices: rate of every model and action.
 
     Returns:
         (names of direct calls and routes, one row for each call). The column `place` of a row is
@@ -233,7 +277,11 @@ def _list_calls(
     direct_draws = np.array(
         [direct_names[:at].count(name) for at, name in enumerate(direct_names)], np.int64
     )
-    direct_rows = _call_rows(forest.direct, 1, direct_hops, direct_draws, direct_cost, direct_cost)
+    counts = np.array([direct_names.count(name) for name in direct_names], np.int64)
+    direct_weight = np.broadcast_to(1.0 / counts, direct_cost.shape)
+    direct_rows = _call_rows(
+        forest.direct, 1, direct_hops, direct_draws, direct_weight, direct_cost, direct_cost
+    )
     nodes = range(1, layout.nodes)  # the root is no call
     rates = rate_table(spec.models, prices)
     total = total_cost(
@@ -249,7 +297,9 @@ def _list_calls(
     cost = _cost(tree, rates[actions])
     route_names = [layout.name(node, spec.models) for node in nodes]
     first_place = 1 + len(direct_names)
-    rows = _call_rows(tree, first_place, layout.depth()[1:], layout.draw[1:], cost, total)
+    rows = _call_rows(
+        tree, first_place, layout.depth()[1:], layout.draw[1:], weight[:, 1:], cost, total
+    )
     return [*direct_names, *route_names], pa.concat_tables([direct_rows, rows])
 
 
@@ -271,6 +321,7 @@ def _call_rows(
     first_place: int,
     hops: NDArray[np.int64],
     draws: NDArray[np.int64],
+    weight: NDArray[np.float64],
     cost: NDArray[np.float64],
     total: NDArray[np.float64],
 ) -> pa.Table:
@@ -281,6 +332,7 @@ def _call_rows(
         first_place: the place of the first column's name.
         hops: int64[columns], hop of each call; 0 for direct calls.
         draws: int64[columns], which of the draws of its call each column is.
+        weight: float64[queries, columns], probability of the call's draws.
         cost: float64[queries, columns], cost of each call.
         total: float64[queries, columns], cost of each call and all calls before it.
     """
@@ -290,6 +342,7 @@ def _call_rows(
         "place": first_place + column,
         "hop": hops[column],
         "draw": draws[column],
+        "weight": weight[position, column],
         "call_hash": nodes.key[position, column],
         "cost": cost[position, column],
         "total_cost": total[position, column],

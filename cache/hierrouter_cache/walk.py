@@ -21,6 +21,10 @@ NO_ROW = -1  # row number of a call that is not in the cache
 HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 MAX_MODELS_IN_MESSAGE = 4
 UNJUDGED = "ended without a verdict"  # a reason why calls of a log are left out
+# The scorer under whose name the share of a draw in the runs of its call is stored: no quality.
+RUNS_SCORER_NAME = "share_of_runs"
+RUNS_SCORER_VERSION = "1"
+RUNS_SCORER_KEY = f"{RUNS_SCORER_NAME}@{RUNS_SCORER_VERSION}"
 FEW_STEPS = 64  # a search for each of so many is faster than sorting all calls
 # Of a call: its own seconds, else its share of those of the calls that were stored with it; whether
 # it is the latter; and the tokens that may have prices of their own.
@@ -584,18 +588,32 @@ def judged_routes(
     nodes = nodes[order]
     kept = kept[:, nodes]
     can_end = can_end[np.ix_(rows, nodes)]
-    weight = np.where(kept, np.nan_to_num(shares[np.ix_(rows, nodes)], nan=1.0), 0.0)
-    for draws in smaller.draws_of_calls.reshape(-1, smaller.draws):
-        draws = draws[draws >= 0]
-        if len(draws):
-            total = weight[:, draws].sum(axis=1, keepdims=True)
-            weight[:, draws] /= np.where(total > 0, total, 1.0)
-    weight[:, 0] = 1.0
+    weight = node_weights(smaller, kept, shares[np.ix_(rows, nodes)])
     if can_end[:, 1 : smaller.inner].any():
         smaller = smaller.with_give_backs((NEWEST,))
     holes = {UNJUDGED: left_out} if left_out else {}
     holes |= log_holes(smaller, weight > 0)
     return JudgedRoutes(smaller, rows, nodes, weight, can_end, holes)
+
+
+def node_weights(
+    layout: Layout, present: NDArray[np.bool_], shares: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return float64[queries, nodes], the probability of each node once its call is made.
+
+    Args:
+        layout: which nodes there are.
+        present: bool[queries, nodes], which of them a query has.
+        shares: float64[queries, nodes], as in `judged_routes`.
+    """
+    weight = np.where(present, np.nan_to_num(shares, nan=1.0), 0.0)
+    for draws in layout.draws_of_calls.reshape(-1, layout.draws):
+        draws = draws[draws >= 0]
+        if len(draws):
+            total = weight[:, draws].sum(axis=1, keepdims=True)
+            weight[:, draws] /= np.where(total > 0, total, 1.0)
+    weight[:, 0] = 1.0
+    return weight
 
 
 def log_holes(layout: Layout, present: NDArray[np.bool_]) -> dict[str, int]:

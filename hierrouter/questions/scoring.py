@@ -35,6 +35,7 @@ from hierrouter.questions.reading import READERS, Reading, read_answer
 from hierrouter_cache.errors import InputError, WorldError, suggestion
 from hierrouter_cache.keys import Choices, digest
 from hierrouter_cache.reader import CacheReader
+from hierrouter_cache.walk import RUNS_SCORER_NAME, RUNS_SCORER_VERSION
 
 
 class ScoreFunction(Protocol):
@@ -524,7 +525,7 @@ def _refuse_to_score(response: str, references: Sequence[str]) -> float:
 GIVEN_SCORER = Scorer("given", "1", _refuse_to_score)
 # No scorer for users: under this name a cache keeps, of an imported log, the share of the runs of a
 # call that had the response.
-RUNS_SCORER = Scorer("share_of_runs", "1", _refuse_to_score)
+RUNS_SCORER = Scorer(RUNS_SCORER_NAME, RUNS_SCORER_VERSION, _refuse_to_score)
 
 
 # A user's own function.

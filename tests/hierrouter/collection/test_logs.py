@@ -116,6 +116,27 @@ def test_calls_that_only_other_questions_have_are_counted_by_reason(tmp_path: Pa
     assert words in as_text(explained, 200)
 
 
+def test_the_views_show_every_call_of_a_log_and_weigh_its_draws(tmp_path: Path) -> None:
+    opened(ragged(), tmp_path)
+    cache = tmp_path / "cache"
+    nodes = "SELECT route, hop, draw, weight, count(*) FROM nodes GROUP BY ALL ORDER BY ALL"
+    assert [tuple(row.values()) for row in ask_cache(cache, nodes).to_pylist()] == [
+        (">solve", 1, 0, 0.75, 6),  # three runs of four
+        (">solve", 1, 1, 0.25, 6),
+        ("solve>critic", 2, 0, 0.25, 6),
+        ("solve>critic>solve", 3, 0, 0.25, 6),
+        ("solve>other", 2, 0, 0.25, 6),
+    ]
+    # The share of the runs is no quality, and without a verdict there is no value.
+    routes = "SELECT route, scorer, queries, value, total_cost FROM routes ORDER BY route"
+    assert [tuple(row.values()) for row in ask_cache(cache, routes).to_pylist()] == [
+        (">solve", "given", 6, 0.75, 1.0),
+        ("solve>critic>solve", "given", 6, 1.0, 3.0),
+    ]
+    scorers = ask_cache(cache, "SELECT DISTINCT scorer FROM scores")
+    assert scorers["scorer"].to_pylist() == ["given"]
+
+
 def test_paths_and_parents_describe_the_same_log(tmp_path: Path) -> None:
     rows = [row for row in ragged() if row["action"] != "other"]
     paths = {"a": (None, 0), "b": (None, 1), "c": ("solve", 1), "d": ("solve>critic", 1)}
