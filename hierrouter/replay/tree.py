@@ -19,7 +19,7 @@ from hierrouter.replay.stored_pool import open_pool
 from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.sql import ask
-from hierrouter_cache.tree import RouteTree, net_reward
+from hierrouter_cache.tree import Rate, RouteTree, net_reward
 from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
 
 if TYPE_CHECKING:
@@ -223,10 +223,16 @@ class Tree(RouteTree):
     given_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
     collected_draws: int = 1
 
+    @property
+    def rates(self) -> dict[str, Rate]:
+        """The prices of a token, by model that is called directly, and by action."""
+        rows = zip(self.models, self.rate.tolist(), strict=True)
+        return {**self.direct.rates, **{name: Rate(*row) for name, row in rows}}
+
     def given_cost_notes(self) -> Iterator[str]:
         """Yield notes on costs that differ from those that servers or an imported file state."""
         costs = {}
-        for name, rate in self.direct.rates.items():
+        for name, rate in self.rates.items():
             if name in self.given_costs:
                 given, calls, tokens_in, tokens_out, cached, thoughts = self.given_costs[name]
                 own = rate.cost(tokens_in, tokens_out, cached, thoughts, calls)
@@ -337,7 +343,7 @@ class Tree(RouteTree):
             CacheError: as for `texts`.
         """
         reader, spec, forest = calls_of(self.root, self, self.pool)
-        return ask(reader, spec, forest.keys, self.direct.rates, question)
+        return ask(reader, spec, forest.keys, self.rates, question)
 
     def _responses(self) -> pa.Array:
         """Read the response of each row of `to_arrow`."""

@@ -117,7 +117,7 @@ def test_calls_that_only_other_questions_have_are_counted_by_reason(tmp_path: Pa
 
 
 def test_the_views_show_every_call_of_a_log_and_weigh_its_draws(tmp_path: Path) -> None:
-    opened(ragged(), tmp_path)
+    tree = opened(ragged(), tmp_path)
     cache = tmp_path / "cache"
     nodes = "SELECT route, hop, draw, weight, count(*) FROM nodes GROUP BY ALL ORDER BY ALL"
     assert [tuple(row.values()) for row in ask_cache(cache, nodes).to_pylist()] == [
@@ -133,6 +133,8 @@ def test_the_views_show_every_call_of_a_log_and_weigh_its_draws(tmp_path: Path) 
         (">solve", "given", 6, 0.75, 1.0),
         ("solve>critic>solve", "given", 6, 1.0, 3.0),
     ]
+    # The tree leaves out what no verdict follows.
+    assert tree.sql(routes).equals(ask_cache(cache, routes))
     scorers = ask_cache(cache, "SELECT DISTINCT scorer FROM scores")
     assert scorers["scorer"].to_pylist() == ["given"]
 

@@ -185,6 +185,23 @@ def test_only_the_calls_of_the_layout_are_made(tmp_path: Path) -> None:
     assert not again.asked
 
 
+def test_the_views_of_a_tree_have_the_prices_of_its_actions(tmp_path: Path) -> None:
+    fill_cache(POOL, sums(3), tmp_path, engines=Scripted(script))
+    tree = opened(tmp_path)
+    costs = "SELECT route, draw, total_cost FROM nodes WHERE id = ? AND hop > 0"
+    for row, name in enumerate(tree.query_ids):
+        found = tree.sql(costs.replace("?", f"'{name}'")).to_pylist()
+        assert {line["route"]: line["total_cost"] for line in found} == {
+            tree.layout.name(node, tree.models): pytest.approx(tree.cost[row, node])
+            for node in range(1, tree.layout.nodes)
+        }
+    priced = OpenTree(cache=tmp_path, prices={"critic@large": 100.0}).run()
+    [dear] = priced.sql("SELECT max(cost) AS most FROM nodes WHERE hop = 3").to_pylist()
+    leaf = priced.layout.node((0, 1, 2))
+    tokens = priced.tokens_in[:, leaf] + priced.tokens_out[:, leaf]
+    assert dear["most"] == pytest.approx(100.0 * tokens.max())
+
+
 def test_the_calls_that_are_due_are_counted_before(tmp_path: Path) -> None:
     queries = sums(3)
     identities = identify(POOL.all_models, Scripted(script))
