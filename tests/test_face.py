@@ -129,7 +129,7 @@ def test_a_tree_as_a_table(tree: hr.Tree) -> None:
     assert table.num_rows == len(tree) * (12 + 3)
     assert " ".join(table.column_names) == (
         "query dataset split route hop model response tokens_in tokens_out cost quality accuracy "
-        "direct reward"
+        "direct draw reward"
     )
     frame = tree.to_pandas(alpha=ALPHA)
     nodes = frame[~frame["direct"]]

@@ -23,6 +23,7 @@ from hierrouter_cache.walk import (
     Nodes,
     TreeSpec,
     node_weights,
+    path_weights,
     stored_scores,
     walk,
 )
@@ -248,10 +249,7 @@ def _path_weights(reader: CacheReader, spec: TreeSpec, forest: Forest) -> NDArra
     if layout.draws == 1:
         return present.astype(np.float64)
     shares = stored_scores(reader, forest, RUNS_SCORER_KEY).tree
-    weight = node_weights(layout, present, shares)
-    for node in range(1, layout.nodes):  # parents come first
-        weight[:, node] *= weight[:, layout.parent[node]]
-    return weight
+    return path_weights(layout, node_weights(layout, present, shares))
 
 
 def _list_calls(

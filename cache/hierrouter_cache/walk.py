@@ -646,6 +646,19 @@ def log_holes(layout: Layout, present: NDArray[np.bool_]) -> dict[str, int]:
     return {reason: count for reason, count in counts.items() if count}
 
 
+def path_weights(layout: Layout, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return float64[queries, nodes], the probability of the draws of a route once it is taken.
+
+    Args:
+        layout: which nodes there are.
+        weight: float64[queries, nodes], see `node_weights`.
+    """
+    result = weight.copy()
+    for node in range(1, layout.nodes):  # the number of a parent is smaller
+        result[:, node] *= result[:, layout.parent[node]]
+    return result
+
+
 @dataclass(frozen=True)
 class State:
     """A state that a policy can read, in words.

@@ -20,7 +20,7 @@ from hierrouter_cache.errors import CacheError, IncompleteTree
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.sql import ask
 from hierrouter_cache.tree import Rate, RouteTree, net_reward
-from hierrouter_cache.walk import Forest, Nodes, TreeSpec, walk
+from hierrouter_cache.walk import Forest, Nodes, TreeSpec, path_weights, walk
 
 if TYPE_CHECKING:
     import pandas
@@ -277,10 +277,18 @@ class Tree(RouteTree):
     def to_arrow(self, alpha: float | None = None) -> pa.Table:
         """Make a table with a row for each node of each query, then for each of its direct calls.
 
-        Columns: query (its id), dataset, split, route, hop (0 for a direct call), model, response,
-        tokens_in and tokens_out (of this call), cost (C, of all calls of the route), quality (Q, 0
-        to 1), accuracy (1 if the answer is right, null if nothing judges it), direct; with
-        `alpha` also reward, the R = Q - alpha * C of an episode that ends with this call.
+        Columns: query (its id), dataset, split, route (its actions), hop (0 for a direct call),
+        model (that the last action calls), response, tokens_in and tokens_out (of this call), cost
+        (C, of all calls of the route), quality (Q, 0 to 1), accuracy (1 if the answer is right,
+        null if nothing judges it), direct, draw (of the call, from 0).
+
+        If calls have several draws, or queries lack nodes, also node (its number, null for a
+        direct call) and weight, the probability of the draws that lead there once the route is
+        taken. What a query lacks has no row. Where nothing judges the response, so that no episode
+        may end there, quality, accuracy and reward are null. A direct call of several draws is one
+        row of their means, whose response and draw are null.
+
+        With `alpha` also reward, the R = Q - alpha * C of an episode that ends with this call.
 
         Args:
             alpha: cost penalty; None leaves the reward out.
@@ -290,7 +298,7 @@ class Tree(RouteTree):
         """
         nodes = range(1, self.layout.nodes)  # the root is no call
         routes = [self.layout.name(node, self.models) for node in nodes]
-        route_models = [self.models[self.layout.action[node]] for node in nodes]
+        route_models = [self.callers[self.layout.action[node]] for node in nodes]
         hops = self.layout.depth()[1:].tolist()
         direct_models = self.direct.models
         width = len(nodes) + len(direct_models)  # rows of one query
@@ -304,8 +312,14 @@ class Tree(RouteTree):
             return pa.array(values, pa.string()).take(pa.array(np.tile(range(width), len(self))))
 
         accuracy = _in_rows(self.accuracy, self.direct.accuracy)
+        quality = _in_rows(self.score, self.direct.score)
+        cost = _in_rows(self.cost, self.direct.cost)
+        can_end = np.ones(self.score.shape, np.bool_) if self.can_end is None else self.can_end
+        unjudged = ~_in_rows(can_end, np.ones(self.direct.score.shape, np.bool_))
         hop = [*hops, *[0] * len(direct_models)]
         is_direct = [*[False] * len(nodes), *[True] * len(direct_models)]
+        responses, has_draws = self._responses()
+        draws = pa.array([*self.layout.draw[1:].tolist(), *(None if m else 0 for m in has_draws)])
         columns = {
             "query": of_query(self.query_ids),
             "dataset": of_query(self.datasets),
@@ -313,17 +327,26 @@ class Tree(RouteTree):
             "route": of_call([*routes, *direct_models]),
             "hop": np.tile(hop, len(self)),
             "model": of_call([*route_models, *direct_models]),
-            "response": self._responses(),
+            "response": responses,
             "tokens_in": _in_rows(self.tokens_in, self.direct.tokens_in),
             "tokens_out": _in_rows(self.tokens_out, self.direct.tokens_out),
-            "cost": _in_rows(self.cost, self.direct.cost),
-            "quality": _in_rows(self.score, self.direct.score),
-            "accuracy": pa.array(accuracy, mask=np.isnan(accuracy)),
+            "cost": cost,
+            "quality": pa.array(quality, mask=unjudged),
+            "accuracy": pa.array(accuracy, mask=np.isnan(accuracy) | unjudged),
             "direct": np.tile(is_direct, len(self)),
+            "draw": draws.take(pa.array(np.tile(range(width), len(self)))),
         }
+        if self.weight is not None:
+            numbers = pa.array([*nodes, *[None] * len(direct_models)], pa.int64())
+            columns["node"] = numbers.take(pa.array(np.tile(range(width), len(self))))
+            ones = np.ones(self.direct.score.shape)
+            columns["weight"] = _in_rows(path_weights(self.layout, self.weight), ones)
         if alpha is not None:
-            columns["reward"] = net_reward(columns["quality"], columns["cost"], alpha)
-        return pa.table(columns)
+            columns["reward"] = pa.array(net_reward(quality, cost, alpha), mask=unjudged)
+        table = pa.table(columns)
+        if self.weight is not None and not self.weight.all():
+            table = table.filter(pa.array(columns["weight"] > 0))
+        return table
 
     def to_pandas(self, alpha: float | None = None) -> pandas.DataFrame:
         """Make `to_arrow` as a data frame; needs pandas."""
@@ -345,16 +368,27 @@ class Tree(RouteTree):
         reader, spec, forest = calls_of(self.root, self, self.pool)
         return ask(reader, spec, forest.keys, self.rates, question)
 
-    def _responses(self) -> pa.Array:
-        """Read the response of each row of `to_arrow`."""
+    def _responses(self) -> tuple[pa.Array, list[bool]]:
+        """Read the response of each row of `to_arrow`, before absent nodes are left out.
+
+        Returns:
+            The responses, null for absent nodes and for direct calls of several draws; and which of
+            the direct calls have these.
+        """
         reader, spec, forest = calls_of(self.root, self, self.pool)
+        if self.weight is not None:  # a query of a log may lack calls
+            forest.tree.present[:] |= self.weight == 0
         _require_complete(forest, self.root)
-        calls = _in_rows(forest.tree.key, forest.direct.key[:, spec.first_direct])
+        names = [name for name, _ in spec.direct]
+        first = spec.first_direct
+        has_draws = [names.count(names[column]) > 1 for column in first.tolist()]
+        direct = np.where(has_draws, np.uint64(0), forest.direct.key[:, first])
+        calls = _in_rows(forest.tree.key, direct)
         # Many nodes share a call: each is read once.
         distinct, position = np.unique(calls, return_inverse=True)
-        stored_calls = reader.texts(distinct)
-        responses = [stored_calls[call].response for call in distinct.tolist()]
-        return pa.array(responses, pa.string()).take(pa.array(position))
+        stored_calls = reader.texts(distinct[distinct != 0])
+        responses = [stored_calls[call].response if call else None for call in distinct.tolist()]
+        return pa.array(responses, pa.string()).take(pa.array(position)), has_draws
 
 
 def _in_rows(nodes: NDArray[ScalarT], direct: NDArray[ScalarT]) -> NDArray[ScalarT]:

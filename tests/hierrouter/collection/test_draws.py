@@ -3,6 +3,7 @@
 import hashlib
 import signal
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -507,6 +508,30 @@ def test_kills_lose_and_repeat_no_draw(tmp_path: Path, hierrouter: Run, start: S
     assert (made, reused) == (len(all_calls) - len(kept), len(kept))
     assert CacheReader(root).number("SELECT count(*) FROM calls_rows") == len(all_calls)
     assert OpenTree(cache=root).run().layout.draws == 2
+
+
+def test_rows_of_a_table_tell_draws_apart(tmp_path: Path) -> None:
+    greedy = (*DRAWN.models[:2], POOL.models[2])
+    fill_cache(with_two_draws(replace(DRAWN, models=greedy)), QUERIES, tmp_path, engines=Scripted())
+    tree = OpenTree(cache=tmp_path).run()
+    rows = tree.to_arrow(alpha=0.1).to_pylist()
+    of_query = [row for row in rows if row["query"] == tree.query_ids[2]]
+    nodes = [row for row in of_query if not row["direct"]]
+    assert [row["node"] for row in nodes] == list(range(1, tree.layout.nodes))
+    for row in nodes:
+        assert row["draw"] == tree.layout.draw[row["node"]]
+        assert row["response"] == tree.texts[2].answers[row["node"]]
+        assert row["quality"] == tree.score[2, row["node"]]
+    weights: Counter[str] = Counter()
+    for row in nodes:
+        weights[row["route"]] += row["weight"]
+    assert set(weights.values()) == {1.0}
+    direct = [(row["model"], row["draw"], bool(row["response"])) for row in of_query[len(nodes) :]]
+    assert direct == [("a", None, False), ("b", None, False), ("c", 0, True)]
+    once = OpenTree(cache=tmp_path, draws=1).run().to_arrow()
+    assert "node" not in once.column_names
+    assert set(once["draw"].to_pylist()) == {0}
+    assert once["response"].null_count == 0
 
 
 def test_views_tell_draws_and_count_no_query_twice(tmp_path: Path) -> None:

@@ -139,6 +139,24 @@ def test_the_views_show_every_call_of_a_log_and_weigh_its_draws(tmp_path: Path) 
     assert scorers["scorer"].to_pylist() == ["given"]
 
 
+def test_the_table_of_a_log_has_a_row_for_each_call_of_its_tree(tmp_path: Path) -> None:
+    rows = [row for row in ragged() if row["node"] not in ("0c", "0d", "0e")]
+    tree = opened(rows, tmp_path)
+    assert tree.weight is not None
+    table = tree.to_arrow(alpha=0.1).to_pylist()
+    assert len(table) == 2 + 5 * 4
+    of_first = [row for row in table if row["query"] == "q0"]
+    columns = ("route", "model", "draw", "response", "weight", "quality", "reward")
+    assert [tuple(row[name] for name in columns) for row in of_first] == [
+        (">solve", "solve", 1, "second", 0.25, 0.0, pytest.approx(-0.1)),
+        (">solve", "solve", 0, "first", 0.75, 1.0, pytest.approx(0.9)),
+    ]
+    critic = [row for row in table if row["route"] == "solve>critic"]
+    assert {(row["weight"], row["quality"], row["reward"]) for row in critic} == {
+        (0.25, None, None)
+    }
+
+
 def test_paths_and_parents_describe_the_same_log(tmp_path: Path) -> None:
     rows = [row for row in ragged() if row["action"] != "other"]
     paths = {"a": (None, 0), "b": (None, 1), "c": ("solve", 1), "d": ("solve>critic", 1)}

@@ -195,6 +195,11 @@ def test_the_views_of_a_tree_have_the_prices_of_its_actions(tmp_path: Path) -> N
             tree.layout.name(node, tree.models): pytest.approx(tree.cost[row, node])
             for node in range(1, tree.layout.nodes)
         }
+    # A row names the model that is called; its action is the last of the route.
+    models = {(row["route"], row["model"]) for row in tree.to_arrow().to_pylist()}
+    assert {("small", "small"), (">plan@small", "small"), ("solve@small>critic@large", "large")} < (
+        models
+    )
     priced = OpenTree(cache=tmp_path, prices={"critic@large": 100.0}).run()
     [dear] = priced.sql("SELECT max(cost) AS most FROM nodes WHERE hop = 3").to_pylist()
     leaf = priced.layout.node((0, 1, 2))
