@@ -119,9 +119,7 @@ def read_direct_calls(
             f"a log has no direct calls, and other tools know no routes: {root}; --format jsonl "
             "exports all of it"
         )
-    pool = replace(complete_pool.sub_pool(models, 1, without), draws=1)
-    if models is not None:
-        pool = replace(pool, references=())
+    pool = complete_pool.direct_pool(models, without)
     forest = walk(reader, pool.tree_spec(identities), plan.queries)
     rows = np.flatnonzero(forest.direct.complete)
     left_out = len(forest.keys) - len(rows)

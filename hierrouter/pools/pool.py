@@ -926,6 +926,30 @@ class Pool:
             raise InputError(f"no model is left: --without {','.join(without)}; leave out fewer")
         return pool
 
+    def direct_pool(self, models: Sequence[str] | None, without: Sequence[str] = ()) -> Pool:
+        """A pool with the direct calls of some models: one hop, without roles, with one draw.
+
+        Args:
+            models: names of the candidates to keep, in their new order, without references; None
+                keeps all, and the references.
+            without: names of models and references to leave out.
+
+        Raises:
+            InputError: a model is not in the pool or named twice, or none is left.
+        """
+        # Every model is called directly, wherever its actions are offered.
+        plain = replace(self, roles=(), draws=1)
+        names = {role.name for role in self.roles}.difference(model.name for model in self.models)
+        for name in (*(models or ()), *without):
+            if name in names:
+                [role] = [role for role in self.roles if role.name == name]
+                raise InputError(
+                    f"{name} is an action, and a direct call is one of a model: "
+                    f"name its model, {role.model}"
+                )
+        pool = plain.sub_pool(models, 1, without)
+        return pool if models is None else replace(pool, references=())
+
     def _without_unreachable(self, names: Sequence[str]) -> Pool:
         """The pool without actions that no route reaches, and without models that none calls.
 

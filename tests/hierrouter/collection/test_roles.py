@@ -6,10 +6,12 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hierrouter.collection.collection_plan import CollectionPlan
 from hierrouter.collection.due import due_levels
+from hierrouter.collection.exporters import read_direct_calls
 from hierrouter.collection.progress import Progress
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import identify
@@ -205,6 +207,22 @@ def test_the_views_of_a_tree_have_the_prices_of_its_actions(tmp_path: Path) -> N
     leaf = priced.layout.node((0, 1, 2))
     tokens = priced.tokens_in[:, leaf] + priced.tokens_out[:, leaf]
     assert dear["most"] == pytest.approx(100.0 * tokens.max())
+
+
+def test_direct_calls_of_all_models_are_exported(tmp_path: Path) -> None:
+    """The large model is only offered from the second hop on, and called directly as any."""
+    fill_cache(POOL, sums(3), tmp_path, engines=Scripted(script))
+    calls = read_direct_calls(tmp_path, "token_f1")
+    assert calls.names == ("small", "large")
+    assert calls.left_out == 0
+    tree = opened(tmp_path)
+    assert tree.direct.models == calls.names
+    assert np.array_equal(calls.score, tree.direct.score)
+    assert np.array_equal(calls.cost, tree.direct.cost)
+    for selection in ({"models": ["large"]}, {"without": ["small"]}):
+        assert read_direct_calls(tmp_path, "token_f1", **selection).names == ("large",)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"plan@small is an action.*: name its model, small"):
+        read_direct_calls(tmp_path, "token_f1", models=["plan@small"])
 
 
 def test_the_calls_that_are_due_are_counted_before(tmp_path: Path) -> None:
