@@ -114,7 +114,7 @@ def _announce(plan: CollectionPlan) -> None:
     share = f"shard {plan.shard} of " if plan.shard else ""
     console.say(
         f"collect: {share}{len(queries):,} queries x ({pool.layout.calls} nodes + "
-        f"{len(pool.all_models)} direct calls), equal prompts once, into {plan.cache}"
+        f"{pool.direct_calls} direct calls), equal prompts once, into {plan.cache}"
     )
     models = []
     for model in pool.all_models:

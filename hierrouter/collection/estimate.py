@@ -263,7 +263,7 @@ def estimate(
     return Estimate(
         queries=len(queries),
         nodes=len(queries) * pool.layout.calls,
-        direct=len(queries) * len(pool.all_models),
+        direct=len(queries) * pool.direct_calls,
         stages=tuple(_stage_estimate(stage, expected, bytes_per_call) for stage in stages),
         notes=tuple(notes),
         currency=pool.currency,

@@ -784,9 +784,14 @@ class Pool:
         return self.draws if model.generation.temperature else 1
 
     @property
+    def direct_calls(self) -> int:
+        """Direct calls of one query: each model's, with their draws."""
+        return sum(map(self.draws_of, self.all_models))
+
+    @property
     def calls_per_query(self) -> int:
         """Calls of one query: the nodes of its tree, and the direct calls."""
-        return self.layout.calls + sum(map(self.draws_of, self.all_models))
+        return self.layout.calls + self.direct_calls
 
     @property
     def all_models(self) -> tuple[ModelSpec, ...]:

@@ -12,6 +12,7 @@ import pytest
 
 from hierrouter.collection.adaptive import PILOT_QUERIES, Adaptive, fill_adaptively
 from hierrouter.collection.due import due_levels
+from hierrouter.collection.estimate import estimate
 from hierrouter.collection.expected import expected_stages
 from hierrouter.collection.measures import Measures
 from hierrouter.collection.plan import Shard, shard_status
@@ -508,6 +509,15 @@ def test_kills_lose_and_repeat_no_draw(tmp_path: Path, hierrouter: Run, start: S
     assert (made, reused) == (len(all_calls) - len(kept), len(kept))
     assert CacheReader(root).number("SELECT count(*) FROM calls_rows") == len(all_calls)
     assert OpenTree(cache=root).run().layout.draws == 2
+
+
+def test_a_dry_run_counts_the_draws_of_direct_calls(tmp_path: Path) -> None:
+    greedy = (*DRAWN.models[:2], POOL.models[2])
+    pool = with_two_draws(replace(DRAWN, models=greedy))
+    found = estimate(pool, QUERIES, tmp_path / "cache", engines=Scripted())
+    assert (found.nodes, found.direct) == (6 * (5 + 25), 6 * 5)
+    assert found.nodes + found.direct == len(QUERIES) * pool.calls_per_query
+    assert fill_cache(pool, QUERIES, tmp_path, engines=Scripted()).wanted == 6 * (30 + 5)
 
 
 def test_rows_of_a_table_tell_draws_apart(tmp_path: Path) -> None:
