@@ -25,10 +25,13 @@ class HiddenContexts:
     Attributes:
         texts: the known texts of each beginning: a question and the responses so far.
         chains: the stages whose responses follow, in their order.
+        actions: of each chain, the numbers of the actions that make its last call: several may be
+            the same call.
     """
 
     texts: Sequence[tuple[str, ...]]
     chains: Sequence[tuple[plan.Stage, ...]]
+    actions: Sequence[frozenset[int]]
 
     @property
     def most(self) -> int:
@@ -45,12 +48,13 @@ class HiddenContexts:
             level: of the contexts.
             offered: says what is offered after an action.
         """
-        chains = [
-            chain
-            for chain in self.chains
-            if any(other.step == stage.step for other in offered.after(level, chain[-1].action))
-        ]
-        return HiddenContexts(self.texts, chains)
+        chains = []
+        last_actions = []
+        for chain, actions in zip(self.chains, self.actions, strict=True):
+            if any(other.step == stage.step for other in offered.after(level, actions)):
+                chains.append(chain)
+                last_actions.append(actions)
+        return HiddenContexts(self.texts, chains, last_actions)
 
     def behind(self, level: int, offered: plan.OfferedStages) -> HiddenContexts:
         """The contexts after one more response, of any stage that is offered there.
@@ -60,13 +64,26 @@ class HiddenContexts:
             offered: says what is offered after an action.
         """
         chains = []
-        for chain in self.chains:
-            steps = set[str]()  # if one model has two names, the first stage counts
-            for stage in offered.after(level, chain[-1].action):
-                if stage.step not in steps:
-                    steps.add(stage.step)
-                    chains.append((*chain, stage))
-        return HiddenContexts(self.texts, chains)
+        last_actions = []
+        for chain, actions in zip(self.chains, self.actions, strict=True):
+            following = offered.after(level, actions)
+            by_step: dict[str, plan.Stage] = {}  # if one model has two names, the first counts
+            for stage in following:
+                by_step.setdefault(stage.step, stage)
+            for step, stage in by_step.items():
+                chains.append((*chain, stage))
+                last_actions.append(actions_of(step, following))
+        return HiddenContexts(self.texts, chains, last_actions)
+
+
+def actions_of(step: str, stages: Sequence[plan.Stage]) -> frozenset[int]:
+    """Return the numbers of the actions that make a call.
+
+    Args:
+        step: of the call.
+        stages: that are offered where it is made.
+    """
+    return frozenset(stage.action for stage in stages if stage.step == step)
 
 
 @dataclass(frozen=True)
@@ -167,9 +184,16 @@ def due_levels(
                     else [group.offering(stage, level, offered) for group in hidden],
                 )
             )
-            unanswered.append(
-                HiddenContexts([contexts[call.context] for call in missing], [(stage,)])
-            )
+            by_actions: dict[frozenset[int], list[tuple[str, ...]]] = {}
+            for call in [] if is_direct else missing:
+                actions = frozenset({stage.action})
+                if pool.roles:  # what follows depends on them
+                    actions = actions_of(stage.step, offered.at(level, call.context))
+                by_actions.setdefault(actions, []).append(contexts[call.context])
+            unanswered += [
+                HiddenContexts(texts, [(stage,)], [actions])
+                for actions, texts in by_actions.items()
+            ]
         siblings = {} if is_direct else offered.siblings(level)
         yield DueLevel(due_stages, is_direct, siblings)
         if not is_direct:

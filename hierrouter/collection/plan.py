@@ -6,7 +6,7 @@ sees at a call: the question and the responses so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -187,16 +187,16 @@ class OfferedStages:
             return True
         return any(other.step == stage.step for other in self.at(level, context))
 
-    def after(self, level: int, action: int) -> Sequence[Stage]:
-        """The stages that are offered after an action, at the level after it.
+    def after(self, level: int, actions: Collection[int]) -> Sequence[Stage]:
+        """The stages that are offered after any of some actions, at the level after them.
 
         Args:
             level: of the stages.
-            action: number of the action before.
+            actions: numbers of the actions before.
         """
         if self._is_free:
             return self._levels[level]
-        return [stage for stage in self._levels[level] if self._is_offered(level, {action}, stage)]
+        return [stage for stage in self._levels[level] if self._is_offered(level, actions, stage)]
 
     def siblings(self, level: int) -> dict[str, tuple[str, ...]]:
         """Return for each step of a level the steps that are offered with it.
@@ -207,7 +207,7 @@ class OfferedStages:
         """
         siblings: dict[str, tuple[str, ...]] = {}
         for action in range(-1, len(self._offers[level]) - 1):
-            steps = tuple(dict.fromkeys(stage.step for stage in self.after(level, action)))
+            steps = tuple(dict.fromkeys(stage.step for stage in self.after(level, {action})))
             for step in steps:
                 siblings.setdefault(step, steps)
         return siblings

@@ -18,6 +18,7 @@ from hierrouter.pools.pool import (
     PRICE_NAMES,
     RESERVED_NAMES,
     START,
+    Action,
     Currency,
     Draws,
     Endpoint,
@@ -328,6 +329,33 @@ def _check_roles(pool: Pool, where: str, is_file: bool) -> None:
     for level, numbers in enumerate(offered):
         if not numbers:
             raise InputError(f"no action is offered at hop {level + 1}: {where}; take fewer hops")
+        if is_file:
+            _require_one_price(pool, level, where)
+
+
+def _require_one_price(pool: Pool, level: int, where: str) -> None:
+    """Require that actions which make the same call at a level have the same price.
+
+    Args:
+        pool: with roles.
+        level: counted from 0.
+        where: names the file in messages.
+
+    Raises:
+        InputError: two have not, so that nobody could say what the call costs.
+    """
+    actions = pool.actions
+    first: dict[tuple[str, str, str], Action] = {}
+    for number in sorted(pool.offered(level)):
+        action = actions[number]
+        settings = json.dumps(action.model.generation.settings, sort_keys=True)
+        call = (action.model.name, pool.instruction(level, action), settings)
+        other = first.setdefault(call, action)
+        if other.model.price() != action.model.price():
+            raise InputError(
+                f"actions {other.name:.60} and {action.name:.60} make the same call at hop "
+                f"{level + 1} at two prices: {where}; give both one price, or another instruction"
+            )
 
 
 def _check_rates(model: ModelSpec, where: str) -> None:

@@ -1,6 +1,7 @@
 """Pools with roles: which calls there are, compared with an enumeration by hand."""
 
 import dataclasses
+import json
 import re
 from collections import Counter
 from dataclasses import replace
@@ -24,7 +25,9 @@ from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
 from hierrouter_cache.errors import InputError, Interrupted
+from hierrouter_cache.keys import call_key, root_context
 from hierrouter_cache.layout import Layout
+from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import Rate
 from tests.conftest import SOURCES
 from tests.engines import Counting, Scripted
@@ -232,6 +235,63 @@ def test_the_calls_that_are_due_are_counted_before(tmp_path: Path) -> None:
     most = [sum(stage.most_calls for stage in level.stages) for level in levels]
     # Direct: two models. Then two, two and one action for each question.
     assert most == [6, 6, 6, 3]
+
+
+SAME = """
+[pool]
+hops = 3
+per_tokens = 1
+encoder = "hashed-ngrams"
+[[models]]
+name = "m"
+model = "org/m"
+base_rate = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("afters", "most"),
+    [
+        # One call; `then` follows it although the first action does not lead there.
+        ({"short": [], "long": [], "then": ["long"]}, [3, 3, 3]),
+        # One call at two places of one hop: only one of these leads on.
+        (
+            {"plan": [], "draft": [], "short": ["plan"], "long": ["draft"], "then": ["long"]},
+            [3, 6, 6, 3],
+        ),
+        # Both lead on, to different calls.
+        (
+            {"short": [], "long": [], "then": ["long"], "else": ["short"], "last": ["then"]},
+            [3, 3, 6, 3],
+        ),
+    ],
+)
+def test_two_actions_of_one_call_lead_where_either_leads(
+    tmp_path: Path, afters: dict[str, list[str]], most: list[int]
+) -> None:
+    """What is said to be due at most is what is made; answers differ by instruction."""
+    entries = [
+        f'[[actions]]\nname = "{name}"\nmodel = "m"\nafter = {json.dumps(after)}\n'
+        f'instruction = "{"same" if name in ("short", "long") else name}"\n'
+        for name, after in afters.items()
+    ]
+    hops = len(most) - 1
+    pool = parse_pool(SAME.replace("hops = 3", f"hops = {hops}") + "".join(entries), "p.toml")
+    engine = Scripted()
+    queries = sums(3)
+    spec = pool.tree_spec(identify(pool.all_models, engine))
+    levels = list(due_levels(pool, spec, queries, {}))
+    assert [sum(stage.most_calls for stage in level.stages) for level in levels] == most
+    summary = fill_cache(pool, queries, tmp_path / "all", engines=engine)
+    assert (sum(engine.asked.values()), summary.missing) == (sum(most), 0)
+    # When the calls of the first hop are there.
+    steps = {due.stage.step for due in levels[1].stages}
+    roots = [root_context(query.question) for query in queries]
+    first_keys = {call_key(step, root) for step in steps for root in roots}
+    responses = CacheReader(tmp_path / "all").responses()
+    known = {key: text for key, text in responses.items() if key in first_keys}
+    rest = list(due_levels(pool, spec, queries, known))
+    assert [sum(stage.most_calls for stage in level.stages) for level in rest] == [3, 0, *most[2:]]
 
 
 def test_a_server_gets_the_settings_of_each_action(tmp_path: Path) -> None:
