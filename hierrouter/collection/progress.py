@@ -231,7 +231,7 @@ def stored_spending(
     spending: dict[str, Spending] = {}
     tokens: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for row in reader.sql(STORED_SPENDING).to_pylist():
-        model = row.pop("model")
+        model = str(row.pop("model"))
         caller = (callers or {}).get(row.pop("step"), model)
         tokens[model, caller].update(row)
     for (model, caller), count in tokens.items():

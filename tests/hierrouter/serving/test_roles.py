@@ -217,7 +217,8 @@ def test_a_server_answers_with_actions(run: Path, tree: Tree) -> None:
     assert isinstance(trained, TrainedRouter)
     ends = trained.endings(fold).argmax(axis=1)
     with Router(run, engines=Counting()) as router, served(router, otherwise="text") as url:
-        for row, text in enumerate(load_texts(tree.root, fold)[:4]):
+        texts = load_texts(tree.root, fold)
+        for row, text in enumerate(texts[:4]):
             body = {"model": "hierrouter", "messages": user(text.question), "temperature": 0.5}
             reply = httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
             assert reply.status_code == 200, reply.text
@@ -228,7 +229,7 @@ def test_a_server_answers_with_actions(run: Path, tree: Tree) -> None:
             assert reply.headers["x-hierrouter-ignored"] == "temperature"
         assert set(figures_of(url, "hierrouter_calls_total")) <= set(fold.models)
         # An action is left out by its own name; a model with all its actions.
-        asked = {"messages": user(text.question), "unavailable": ["solve@facts", "calc"]}
+        asked = {"messages": user(texts[3].question), "unavailable": ["solve@facts", "calc"]}
         body = httpx2.post(f"{url}/v1/decide", json=asked, timeout=60).json()
         assert body["call"] == "solve@text"
         assert body["unavailable"] == ["solve@facts", "tool"]
@@ -314,7 +315,7 @@ def test_a_log_of_other_routes_is_refused_in_one_line(
     ]
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({"question": "q", "steps": steps, "quality": 1.0}) + "\n")
-    shape = LogShape(tree.models, tree.hops, tree.rate, tree.layout)
+    shape = LogShape(tree.models, tree.hops, tree.rate.tolist(), tree.layout)
     with pytest.raises(InputError, match=message) as caught:
         read_log(log, shape)
     assert "\n" not in str(caught.value)
