@@ -421,23 +421,40 @@ class Constant:
     def _choice(self, actions: Actions) -> NDArray[np.int64]:
         """int64[S], the action at each state."""
         layout = actions.layout
-        choice = actions.legal().argmax(axis=1)
+        legal = actions.legal()
+        choice = legal.argmax(axis=1)
         route = layout.route[: actions.states]
         path = layout.path(self.node)
-        stops = actions.allow_stop and len(path) < layout.hops
+        # Inner nodes come first, so the route is that of one if a call is offered after it.
+        stops = actions.allow_stop and bool(layout.route[self.node] < layout.inner)
         # All draws of a call are on the route.
         for step, state in enumerate(self.states(layout)):
             is_on = route == layout.route[state]
             if step < len(path):
-                is_last = stops and step == len(path) - 1
-                # With stop this calls the model and ends with its answer.
-                choice[is_on] = path[step] + (layout.call_actions if is_last else 0)
-            elif actions.returns and not stops:
-                # The route does not end by itself: give its last answer.
+                choice[is_on] = path[step]
+                if stops and step == len(path) - 1:
+                    # This calls the model and ends with its answer. After some draws of the calls
+                    # before nothing is offered there, so that the call alone ends.
+                    stop = path[step] + layout.call_actions
+                    choice[is_on & legal[:, stop]] = stop
+            elif actions.returns:
+                # Where the route does not end by itself: give its last answer.
                 nodes = np.flatnonzero(is_on)
-                gives_last = layout.give_back[nodes] == nodes[:, None]
-                choice[nodes] = actions.calls + gives_last.argmax(axis=1)
+                nodes = nodes[nodes >= layout.inner] if stops else nodes
+                choice[nodes] = self._last_answer(actions, nodes)
+        # Some draws of a call have no step of the route: they end, if they can.
+        illegal = np.flatnonzero(~legal[np.arange(actions.states), choice])
+        choice[illegal] = legal[illegal].argmax(axis=1)
+        if actions.returns:
+            ends = illegal[(layout.give_back[illegal] == illegal[:, None]).any(axis=1)]
+            choice[ends] = self._last_answer(actions, ends)
         return choice
+
+    @staticmethod
+    def _last_answer(actions: Actions, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64[n], the action at each of some states that returns the answer there."""
+        gives_last = actions.layout.give_back[nodes] == nodes[:, None]
+        return actions.calls + gives_last.argmax(axis=1)
 
     def on(self, old: Layout, new: Layout, calls: NDArray[np.int64], name: str) -> Constant:
         """The same choice among the routes of another layout.

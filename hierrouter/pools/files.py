@@ -384,6 +384,19 @@ def _check_draws(pool: Pool, where: str) -> None:
             f"every model is at temperature 0, where all draws are equal: {where}; give "
             "generation.temperature, or draws = 1"
         )
+    require_size(pool, where)
+
+
+def require_size(pool: Pool, where: str) -> None:
+    """Require that a query's tree is not too large.
+
+    Args:
+        pool: the pool.
+        where: names it in the message.
+
+    Raises:
+        InputError: there are too many nodes.
+    """
     if not pool.as_stored and pool.calls > MAX_POOL_NODES:
         draws = f" with {pool.draws} draws" if pool.draws > 1 else ""
         kind = "actions" if pool.roles else "models"

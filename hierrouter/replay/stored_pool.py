@@ -16,7 +16,7 @@ from hierrouter.engines import identify
 from hierrouter.engines.dialects import MEMORY
 from hierrouter.engines.identity import named_folder, saved_identity, served_identity
 from hierrouter.engines.judge import ASKED_AGAIN, FAULTS, no_score_error
-from hierrouter.pools.files import load_pool, stored_pool
+from hierrouter.pools.files import load_pool, require_size, stored_pool
 from hierrouter.pools.pool import OPENAI, Endpoint, Identity, ModelSpec, Pool
 from hierrouter.questions.programs import is_code
 from hierrouter.questions.query import stored_choices
@@ -86,7 +86,8 @@ def open_pool(
         draws: at most as many of each call as were collected; None is all of them.
 
     Raises:
-        InputError: an unknown pool, model or number of hops or draws, or a folder that is no model.
+        InputError: an unknown pool, model or number of hops or draws, a folder that is no model,
+            or a pool that is too large with the draws of the plan.
         WorldError: a model that the plan does not have and that cannot be found.
     """
     stored, stored_identities = load_planned_pool(plan)
@@ -98,6 +99,7 @@ def open_pool(
     elif not 1 <= draws <= stored.draws:
         raise InputError(f"draws must be 1 to {stored.draws}, as collected, got {draws}: --draws")
     pool = replace(complete_pool.sub_pool(models, hops, without), draws=draws)
+    require_size(pool, name or "the last plan")
     identities = stored_identities
     if name is not None:
         identities = _identities(pool, stored, stored_identities)

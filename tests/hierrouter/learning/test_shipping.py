@@ -241,3 +241,53 @@ def test_a_checkpoint_keeps_it(noise: RouteTree, config: TrainConfig, tmp_path: 
     again = load_checkpoint(tmp_path)
     assert isinstance(again, TrainedSweep) and again.constants == swept.constants
     assert again.fixed == swept.fixed
+
+
+@pytest.mark.parametrize("allow_stop", [False, True])
+@pytest.mark.parametrize("allow_return", [False, True])
+@pytest.mark.parametrize("draws", [1, 2])
+def test_a_constant_route_is_legal_on_routes_of_unequal_length(
+    allow_stop: bool, allow_return: bool, draws: int
+) -> None:
+    """Nothing follows action 1, and only action 1 follows action 0."""
+    offers = {(): (0, 1), (0,): (1,)}
+    layout = Layout.grown(2, lambda path: offers.get(path, ()), lambda action: draws)
+    if draws > 1:  # nothing is offered after the second draw of action 0
+        first = layout.node((0,))
+        kept = (layout.parent != first + 1) | (layout.action != 1)
+        number = np.cumsum(kept) - 1
+        parent = np.append(-1, number[layout.parent[kept][1:]])
+        layout, _ = Layout.sorted(2, parent, layout.action[kept], layout.draw[kept])
+    if allow_return:
+        layout = layout.with_returns
+    actions = Actions(layout, allow_stop)
+    legal = actions.legal()
+    for node in range(1, layout.nodes):
+        if not (allow_stop or allow_return) and layout.route[node] < layout.inner:
+            continue  # no policy ends there
+        policy = Constant(node, 0.0, 0.0, 0.0, 0).policy(actions)
+        states = np.arange(actions.states)
+        assert legal[states, policy.argmax(axis=1)].all()
+        # Whatever draws come, it ends after the calls of the route, with its last answer.
+        reached = [0]
+        ends = []
+        while reached:
+            state = reached.pop()
+            action = int(policy[state].argmax())
+            if action >= actions.calls:
+                ends.append((state, layout.path(state)))
+                answers = layout.give_back[state]
+                assert answers[action - actions.calls] == state
+                continue
+            called = action % 2
+            for child in np.flatnonzero((layout.parent == state) & (layout.action == called)):
+                is_over = action >= 2 or child >= actions.states
+                if is_over:
+                    ends.append((int(child), layout.path(int(child))))
+                else:
+                    reached.append(int(child))
+        path = layout.path(node)
+        # A leaf ends the episode also where other draws of its call go on.
+        assert {end for _, end in ends} >= {path}
+        assert all(end == path[: len(end)] for _, end in ends)
+        assert all(end == path or state >= layout.inner for state, end in ends)

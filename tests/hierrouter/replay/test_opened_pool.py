@@ -9,7 +9,7 @@ import pytest
 from hierrouter.engines import backend, identify
 from hierrouter.engines.identity import weights_of
 from hierrouter.pools.files import load_pool
-from hierrouter.pools.pool import Endpoint, Identity, ModelSpec, Pool
+from hierrouter.pools.pool import Endpoint, Generation, Identity, ModelSpec, Pool
 from hierrouter.replay.stored_pool import OpenedPool, open_pool
 from hierrouter_cache.errors import InputError
 from tests.conftest import spawned
@@ -48,6 +48,27 @@ def test_what_was_collected_elsewhere_is_opened_as_it_was_collected() -> None:
     # More hops than the pool has are refused.
     with pytest.raises(InputError, match="hops must be 1 to 2"):
         open_pool(TESTBED.to_json(collected(TESTBED)), "testbed", hops=3)
+
+
+def test_the_draws_of_a_plan_must_not_make_a_named_pool_huge(tmp_path: Path) -> None:
+    """A small pool that was collected with many draws, opened with a pool of many routes."""
+    warm = Generation(temperature=0.7)
+    spec = ModelSpec("m0", "org/m0", 1.0, backend="openai", endpoint=Endpoint(URL), generation=warm)
+    stored = Pool((spec,), 1, ("",), draws=64)
+    plan = stored.to_json(identify(stored.all_models))
+    entry = '[[models]]\nname = "m{n}"\nmodel = "org/m{n}"\nbase_rate = 1\nbackend = "openai"\n'
+    settings = f'generation = {{ temperature = 0.7 }}\n[models.endpoint]\nbase_url = "{URL}"\n'
+    file = tmp_path / "wide.toml"
+    models = "".join(entry.format(n=n) + settings for n in range(4))
+    file.write_text(f"[pool]\nhops = 5\n{models}")
+    with pytest.raises(
+        InputError, match=r"nodes per query: .*wide.toml; 4 models at 5 hops with 64"
+    ):
+        open_pool(plan, str(file))
+    assert open_pool(plan, str(file), draws=1).pool.calls == 1364
+    # Greedy models have one draw each.
+    file.write_text(file.read_text().replace("temperature = 0.7", "temperature = 0"))
+    assert open_pool(plan, str(file)).pool.calls == 1364
 
 
 def test_commands_open_what_is_known_without_engine_and_gymnasium() -> None:
