@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from hierrouter.paper import PAPER_SCORER
 from hierrouter.questions.scoring import SCORERS_BY_NAME
+from hierrouter.replay.opening import default_scorer
 from hierrouter.replay.stored_pool import open_pool
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import folders
@@ -19,6 +20,7 @@ from hierrouter.runs.saved_states import epoch_folders, epochs_in_words
 from hierrouter.tables import Column, Line, Table, duration
 from hierrouter_cache.errors import CacheError, HierRouterError, InputError
 from hierrouter_cache.keys import digest
+from hierrouter_cache.layout import Layout
 from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import rate_table
 
@@ -39,30 +41,44 @@ def trained_on(tree: Tree) -> dict[str, Any]:
     source = {"cache": str(tree.root), "pool": tree.pool, "models": tree.models, "hops": tree.hops}
     if tree.layout.draws > 1:
         source["draws"] = tree.layout.draws
-    state = _cache_state(CacheReader(tree.root), source)
+    state = _cache_state(CacheReader(tree.root), source, tree.layout)
     state["prices"] = [tree.rate.tolist(), tree.second]
-    state["scorer"] = getattr(SCORERS_BY_NAME.get(tree.scorer), "key", tree.scorer)
+    state["scorer"] = _scorer_key(tree.scorer)
     return {**source, "questions": len(tree), "state": state}
 
 
-def _cache_state(reader: CacheReader, source: Mapping[str, Any]) -> dict[str, Any]:
+def _cache_state(
+    reader: CacheReader, source: Mapping[str, Any], layout: Layout | None = None
+) -> dict[str, Any]:
     """Return what a plain command opens of a cache, by the names that messages use.
 
     Args:
         reader: of the cache.
         source: of a run, with "pool", "models", "hops" and, if there are several, "draws"; see
             `trained_on`.
+        layout: of a tree that was opened, perhaps with fewer draws than there are; None is that of
+            the plan. That of a log is not looked at: other answers are those of other models.
     """
     plan = reader.latest_plan()
-    opened = open_pool(
-        plan.pool, source["pool"], source["models"], source["hops"], (), source.get("draws", 1)
-    )
+    opened = open_pool(plan.pool, source["pool"], source["models"], source["hops"])
+    # Direct calls have a step for each draw; other draws are no other models.
+    pool = replace(opened.pool, draws=source.get("draws", 1))
+    spec = pool.tree_spec(opened.identities)
+    if pool.as_stored or layout is None:
+        layout = opened.spec.layout
     return {
-        "models or settings": digest([opened.spec.steps, opened.spec.direct]),
-        "prices": [rate_table(opened.spec.models, opened.pool.rates()).tolist(), 0.0],
+        "models or settings": digest([spec.steps, spec.direct]),
+        "routes": digest(sorted({layout.path(node) for node in range(1, layout.nodes)})),
+        "draws": layout.without_give_backs.digest,
+        "prices": [rate_table(spec.models, opened.pool.rates()).tolist(), 0.0],
         "questions": digest(plan.queries),
-        "scorer": SCORERS_BY_NAME[PAPER_SCORER].key,
+        "scorer": _scorer_key(default_scorer(plan.pool)),
     }
+
+
+def _scorer_key(name: str) -> str:
+    """Return name and version of a scorer; of a user's own only the name."""
+    return getattr(SCORERS_BY_NAME.get(name), "key", name)
 
 
 def how_it_fits(
@@ -75,7 +91,8 @@ def how_it_fits(
         open_cache: reads a cache; a function that remembers caches saves time.
 
     Returns:
-        `FITS`, `NOT_KNOWN`, or what the run was trained with instead: "other prices".
+        `FITS`, `NOT_KNOWN`, or what the run was trained with instead: "other prices". With "other
+        routes" or "other draws" a network decides all the same, see `TrainedRouter.fitted_to`.
     """
     try:
         state = _cache_state(open_cache(Path(result["cache"])), result)
@@ -83,7 +100,11 @@ def how_it_fits(
         return NOT_KNOWN
     except HierRouterError:
         return "other models"
-    other = [name for name, value in state.items() if value != result["state"][name]]
+    # Records of earlier versions do not say which routes and draws there were.
+    recorded = result["state"]
+    other = [name for name, value in state.items() if recorded.get(name, value) != value]
+    if "routes" in other:  # which have other draws, too
+        other = [name for name in other if name != "draws"]
     return f"other {', '.join(other)}" if other else FITS
 
 

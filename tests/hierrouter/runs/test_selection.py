@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 
+from hierrouter.collection.scheduler import fill_cache
+from hierrouter.collection.transfer import import_
 from hierrouter.learning.config import Objective
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
+from hierrouter.pools.files import parse_pool
+from hierrouter.pools.pool import Pool
+from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.tree import Tree
 from hierrouter.runs.checkpoint import member_folder
+from hierrouter.runs.freshness import how_it_fits, trained_on
 from hierrouter.runs.look_log import LOOKS_FILE, count_test_looks, log_test_look, read_test_looks
 from hierrouter.runs.selection import RETRAIN_HINT, latest_run, select_run
 from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.conftest import environment
+from tests.engines import Scripted
+from tests.hierrouter.collection.examples import Rows, save, sums
+from tests.hierrouter.collection.test_logs import ragged
 from tests.hierrouter.learning import trainings
 from tests.warm import Warm
 
@@ -240,3 +250,78 @@ def test_processes_that_log_at_once_lose_nothing(place: Path, warm: Warm) -> Non
     started = [warm.start("-c", code, name, cwd=place, env=environment()) for name in "xy"]
     assert [process.result().returncode for process in started] == [0, 0]
     assert len(lines(run)) == len(read_test_looks(run)) == 100
+
+
+ROLES = """
+[pool]
+hops = 2
+per_tokens = 1
+encoder = "hashed-ngrams"
+[[models]]
+name = "small"
+model = "org/small"
+base_rate = 1
+generation = { temperature = 0.7 }
+[[actions]]
+name = "plan"
+model = "small"
+instruction = "Plan."
+after = []
+[[actions]]
+name = "guess"
+model = "small"
+instruction = "Guess."
+after = []
+[[actions]]
+name = "solve"
+model = "small"
+instruction = "Solve."
+after = ["plan", "guess"]
+[[actions]]
+name = "check"
+model = "small"
+instruction = "Check."
+after = ["plan"]
+"""
+
+
+def test_other_routes_and_other_draws_are_told(tmp_path: Path) -> None:
+    """The steps of the calls are the same: only where they are offered is not."""
+    pool = parse_pool(ROLES, "roles.toml")
+    cache = tmp_path / "cache"
+
+    def collected(pool: Pool) -> Tree:
+        fill_cache(pool, sums(4), cache, engines=Scripted())
+        return OpenTree(cache=cache).run()
+
+    first = trained_on(collected(pool))
+    assert how_it_fits(first) == "yes"
+    moved = replace(pool.roles[3], after=("guess",))
+    second = trained_on(collected(replace(pool, roles=(*pool.roles[:3], moved))))
+    assert (how_it_fits(first), how_it_fits(second)) == ("other routes", "yes")
+    collected(replace(pool, draws=2))
+    assert (how_it_fits(first), how_it_fits(second)) == ("other draws", "other routes")
+    both = trained_on(OpenTree(cache=cache).run())
+    assert how_it_fits(both) == "yes"
+    assert how_it_fits(trained_on(OpenTree(cache=cache, draws=1).run())) == "other draws"
+    collected(pool)
+    assert (how_it_fits(first), how_it_fits(both)) == ("yes", "other draws")
+    # The record of an earlier version knows neither.
+    for name in ("routes", "draws"):
+        del both["state"][name]
+    assert how_it_fits(both) == "yes"
+
+
+def test_a_run_on_a_log_fits_until_another_is_imported(tmp_path: Path) -> None:
+    """Its scores are the given ones, as a plain command takes them."""
+
+    def imported(rows: Rows) -> Tree:
+        import_(save(rows, tmp_path / "log.parquet"), tmp_path / "cache")
+        return OpenTree(cache=tmp_path / "cache", encoder="hashed-ngrams").run()
+
+    rows = [row for row in ragged() if row["node"][-1] != "e"]
+    first = trained_on(imported(rows))
+    assert how_it_fits(first) == "yes"
+    critic = {**rows[2], "node": "0f", "parent": "0a", "score": 1.0}
+    second = trained_on(imported([*rows, critic]))
+    assert (how_it_fits(first), how_it_fits(second)) == ("other models or settings", "yes")
