@@ -387,9 +387,12 @@ def test_answers_without_a_setting_have_an_identity_of_their_own(
     assert any("accepts no temperature, so its answers are kept apart" in line for line in lines)
 
 
-@pytest.mark.parametrize("own", ["temperature", "top_p"])
+@pytest.mark.parametrize(
+    ("own", "settings"),
+    [("temperature", RoleGeneration(temperature=0.2)), ("top_p", RoleGeneration(top_p=0.2))],
+)
 def test_an_action_without_its_own_setting_has_an_identity_of_its_own(
-    tmp_path: Path, own: str
+    tmp_path: Path, own: str, settings: RoleGeneration
 ) -> None:
     """A model that takes no other sampling than its default, and an action that asks for one."""
     message = f"Unsupported value: {own}, only the default is supported"
@@ -402,7 +405,6 @@ def test_an_action_without_its_own_setting_has_an_identity_of_its_own(
     server.script = script
     with serving(server):
         model = spec(server.url, Generation(MAX_TOKENS, temperature=1.0), deployment="hosted")
-        settings = RoleGeneration(**{own: 0.2})
         roles = (Role("cool@m", "m", "Solve.", generation=settings), Role("plain@m", "m", "Solve."))
         pool = Pool((model,), hops=1, per_tokens=1, roles=roles, encoder="hashed-ngrams")
         before = identify_pool(pool)
