@@ -268,17 +268,17 @@ def import_answers(
         CacheError: the cache is damaged, in use by a collector, or cannot be written.
         WorldError: the disk is full or failed.
     """
-    is_log = format == "table" and tables.is_log(path)
     rows, rate_of_format = READERS[format](path)
-    if is_log:
-        answers = tables.gather_log(path, seed)
-        if answers.cost_unit is not None:
-            rate_of_format = Rate.base(answers.cost_unit)
+    log = tables.gather_log(path, seed) if format == "table" and tables.is_log(path) else None
+    if log is not None and log.cost_unit is not None:
+        rate_of_format = Rate.base(log.cost_unit)
     if rate_of_format and rates:
         raise InputError(
             f"a {format} file says what calls cost and has no token counts: --price; leave it out"
         )
-    if not is_log:
+    if log is not None:
+        answers = log
+    else:
         answers = tables.gather(rows, seed, draw)
         names_paths = format == "table" and tables.names_paths(path)
         if names_paths and hops is None and answers.hops > 1 and not answers.is_product:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hierrouter.evaluation.bounds import (
@@ -145,7 +145,7 @@ def followed_shares(tree: RouteTree, paths: dict[int, Path], stop: bool) -> dict
     }
 
 
-@unhurried
+@settings(unhurried, suppress_health_check=[HealthCheck.filter_too_much])
 @given(ragged_trees(max_nodes=12), st.booleans(), st.booleans(), seeds, alphas)
 def test_where_a_route_is_not_offered_others_are_taken(
     tree: RouteTree, stop: bool, newest: bool, seed: int, alpha: float

@@ -163,6 +163,7 @@ def test_between_the_alphas_of_a_grid_a_sweep_takes_the_best_route_there(
 def test_a_sweep_whose_routers_show_a_gain_decides_between_its_alphas_too() -> None:
     tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
     swept = train_sweep(tree, (0.0, 0.05), OBJECTIVE, VALUE, 0).with_fallback(tree)
+    assert swept.fixed is not None
     fold = swept.at(0.0).judging_fold(tree)
     routed = 0
     for alpha in np.linspace(0, 0.05, 30).tolist():

@@ -182,9 +182,10 @@ def test_numbers_come_back_to_the_last_bit() -> None:
     values = np.random.default_rng(0).random((300, 4)).round(2) / 3
     packed = explore.numbers(values)
     parts = [packed["values"], packed["code"]]
-    distinct, code = (np.frombuffer(base64.b64decode(one["data"]), one["type"]) for one in parts)
+    distinct, codes = (np.frombuffer(base64.b64decode(one["data"]), one["type"]) for one in parts)
+    code = codes.view(np.uint8)
     assert (distinct[code].reshape(300, 4) == values).all()
-    assert code.itemsize == 1
+    assert codes.itemsize == 1
 
 
 def test_a_router_may_stop_where_it_was_trained_to_and_other_prices_are_said(

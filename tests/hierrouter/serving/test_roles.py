@@ -110,6 +110,7 @@ def test_environment_evaluation_and_live_router_agree_on_every_question(
             assert routed.cost == pytest.approx(fold.cost[row, ends[row]])
             observation, info = env.reset(options={"query": row})
             ended = False
+            reward = 0.0
             while not ended:
                 path = fold.layout.path(info["node"])
                 chances = decided(
