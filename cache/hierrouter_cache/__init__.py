@@ -8,3 +8,4 @@ depends on numpy, pyarrow and duckdb. It does not import torch, and it has no po
 from pathlib import Path
 
 CACHE = Path("caches/default")
+MAX_DRAWS = 64  # responses of one call

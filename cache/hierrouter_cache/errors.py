@@ -14,6 +14,7 @@ followed by its module.
     * IncompleteTree [3]: calls, scores or embeddings of the requested tree are missing.
     * CacheLocked [3]: another process is collecting into the cache, or compacting it.
   * Interrupted [130]: the user asked to stop.
+    * LeastDrawsMade [130] (hierrouter.collection.adaptive): so far that its trees can be opened.
   * WorldError [1]: disk, memory, a model or a server failed.
     * Outage [1] (hierrouter.engines.generator): the engine of one model cannot be reached.
       * IdentityChange [1] (hierrouter.engines.generator): a model must be identified anew.

@@ -49,6 +49,8 @@ class TreeSpec:
         layout: which of these calls there are, and how many draws of each; by default every model
             at every level, with one draw.
         callers: name of the model that each action calls; by default that of the action.
+        least_draws: draws from this number on are there for some calls only; 0 if every call has
+            all draws of the layout.
     """
 
     models: tuple[str, ...]
@@ -56,6 +58,7 @@ class TreeSpec:
     direct: tuple[tuple[str, str], ...]
     layout: Layout = field(default=None)  # type: ignore[assignment]
     callers: tuple[str, ...] = ()
+    least_draws: int = 0
 
     def __post_init__(self) -> None:
         if self.layout is None:
@@ -70,6 +73,8 @@ class TreeSpec:
             values["layout"] = self.layout.digest
         if self.callers != self.models:
             values["callers"] = self.callers
+        if self.least_draws:
+            values["least_draws"] = self.least_draws
         return values
 
     @property
@@ -123,6 +128,8 @@ class Nodes:
         tokens_thoughts: int64[queries, columns], tokens of a thought; 0 if none are reported.
         pruned: bool[queries, columns], whether an absent call was left out on purpose, or a call
             before it was.
+        spare: bool[queries, columns], whether an absent call is not needed: it is a further draw,
+            see `TreeSpec.least_draws`, or follows one.
     """
 
     present: NDArray[np.bool_]
@@ -135,11 +142,12 @@ class Nodes:
     tokens_cached: NDArray[np.int64]
     tokens_thoughts: NDArray[np.int64]
     pruned: NDArray[np.bool_]
+    spare: NDArray[np.bool_]
 
     @property
     def complete(self) -> NDArray[np.bool_]:
-        """bool[queries]: whether all calls of the query are present."""
-        return np.all(self.present, axis=1)
+        """bool[queries]: whether all calls of the query that are needed are present."""
+        return np.all(self.present | self.spare, axis=1)
 
     def select(self, index: Any) -> Nodes:
         """Return the same for some queries and columns.
@@ -176,7 +184,7 @@ class Forest:
     @property
     def pruned(self) -> NDArray[np.bool_]:
         """bool[queries]: whether it was decided which calls to make, and all these are present."""
-        tree_settled = (self.tree.present | self.tree.pruned).all(axis=1)
+        tree_settled = (self.tree.present | self.tree.pruned | self.tree.spare).all(axis=1)
         direct_settled = (self.direct.present | self.direct.pruned).all(axis=1)
         return self.decided & tree_settled & direct_settled
 
@@ -397,6 +405,7 @@ class _CallTable:
             tokens_cached=column(self.tokens_cached, np.int64),
             tokens_thoughts=column(self.tokens_thoughts, np.int64),
             pruned=np.zeros_like(present),
+            spare=np.zeros_like(present),
         )
 
 
@@ -440,10 +449,66 @@ def _find_tree(table: _CallTable, spec: TreeSpec, roots: NDArray[np.uint64]) -> 
             pruned[:, calls.nodes] &= rows[:, calls.nodes] == NO_ROW
             # An absent call has the outcome 0, which is no hash of a context: it has no children.
             context[:, calls.nodes] = table.outcomes(rows[:, calls.nodes])
+    spare = _spare_nodes(spec, rows != NO_ROW)
+    rows[spare] = NO_ROW
     nodes = table.take(rows)
     nodes.present[:, 0] = True
     nodes.outcome[:, 0] = roots
-    return replace(nodes, pruned=pruned)
+    return replace(nodes, pruned=pruned, spare=spare)
+
+
+def _spare_nodes(spec: TreeSpec, present: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Find the further draws that a query does without, and the nodes below them.
+
+    A further draw counts only once all needed calls after it are there, so that a collection can be
+    interrupted anywhere and its tree still opens.
+
+    Args:
+        spec: with the layout.
+        present: bool[queries, nodes], whether the call of the node is in the cache.
+
+    Returns:
+        bool[queries, nodes].
+    """
+    layout = spec.layout
+    spare = np.zeros(present.shape, np.bool_)
+    if not spec.least_draws:
+        return spare
+    is_further = layout.draw >= spec.least_draws
+    lacks_calls = np.zeros(present.shape, np.bool_)  # of those that are needed below the node
+    # Numbers of inner nodes are below those of their inner children, and of all leaves.
+    for node in range(layout.nodes - 1, 0, -1):
+        is_unfinished = ~present[:, node] | lacks_calls[:, node]
+        if is_further[node]:
+            spare[:, node] = is_unfinished
+        else:
+            lacks_calls[:, layout.parent[node]] |= is_unfinished
+    for node in range(1, layout.nodes):
+        spare[:, node] |= spare[:, layout.parent[node]]
+    return spare
+
+
+def without_unused_draws(spec: TreeSpec, forest: Forest) -> tuple[TreeSpec, Forest]:
+    """Leave out the nodes of further draws that no query has.
+
+    Args:
+        spec: with the layout.
+        forest: the calls of some queries.
+
+    Returns:
+        The spec with the smaller layout, and the forest with its nodes.
+    """
+    is_used = ~forest.tree.spare.all(axis=0)
+    if is_used.all():
+        return spec, forest
+    layout = spec.layout
+    nodes = np.flatnonzero(is_used)
+    number = np.cumsum(is_used) - 1
+    parent = np.where(layout.parent[nodes] < 0, -1, number[layout.parent[nodes]])
+    columns = (parent, layout.action[nodes], layout.draw[nodes])
+    smaller, order = Layout.sorted(layout.call_actions, *columns)
+    tree = forest.tree.select(np.s_[:, nodes[order]])
+    return replace(spec, layout=smaller), replace(forest, tree=tree)
 
 
 def stored_layout(reader: CacheReader, spec: TreeSpec, keys: Sequence[str]) -> TreeSpec:
@@ -845,6 +910,11 @@ def load_tree(
     queries = reader.queries(forest.keys, ("id", "dataset", "split"))
     tree = forest.tree
     direct = forest.direct
+    if tree.spare.any():
+        score = replace(score, tree=np.where(tree.spare, 0.0, score.tree))
+        is_judged: NDArray[np.bool_] = np.any(tree.present & ~np.isnan(accuracy.tree), axis=1)
+        no_call = tree.spare & is_judged[:, None]
+        accuracy = replace(accuracy, tree=np.where(no_call, 0.0, accuracy.tree))
     names: list[Any] = [spec.models, spec.steps, spec.direct, scorer, encoder, forest.keys]
     if not spec.layout.is_full:
         names.append(spec.layout.digest)
@@ -1026,12 +1096,13 @@ def describe_holes(forest: Forest, spec: TreeSpec) -> str | None:
     incomplete = int(np.count_nonzero(~forest.complete))
     if not incomplete:
         return None
-    absent_nodes = int(np.count_nonzero(~forest.tree.present))
+    is_absent_node = ~(forest.tree.present | forest.tree.spare)
+    absent_nodes = int(np.count_nonzero(is_absent_node))
     absent_direct = int(np.count_nonzero(~forest.direct.present))
     counts = ((absent_nodes, "nodes"), (absent_direct, "direct calls"))
     absent = " and ".join(f"{count} {name}" for count, name in counts if count)
     parents = [layout.parent[node] for node in range(1, layout.nodes)]
-    below = np.count_nonzero(~forest.tree.present[:, 1:] & ~forest.tree.present[:, parents])
+    below = np.count_nonzero(is_absent_node[:, 1:] & ~forest.tree.present[:, parents])
     if below:
         absent += f" ({below} of them because their parent is missing)"
     queries_of_model = _count_by_model(forest, spec)
@@ -1048,7 +1119,8 @@ def _count_by_model(forest: Forest, spec: TreeSpec) -> dict[str, int]:
     nodes = range(1, layout.nodes)
     parents = [layout.parent[node] for node in nodes]
     actions = np.array([layout.action[node] for node in nodes])
-    is_due = ~forest.tree.present[:, 1:] & forest.tree.present[:, parents]
+    is_absent_node = ~(forest.tree.present | forest.tree.spare)
+    is_due = is_absent_node[:, 1:] & forest.tree.present[:, parents]
     lacking: dict[str, NDArray[np.bool_]] = {}  # bool[queries] for each model
     for action, name in enumerate(spec.models):
         lacking[name] = np.any(is_due[:, actions == action], axis=1)

@@ -113,7 +113,7 @@ def _announce(plan: CollectionPlan) -> None:
     queries = plan.queries
     share = f"shard {plan.shard} of " if plan.shard else ""
     console.say(
-        f"collect: {share}{len(queries):,} queries x ({pool.layout.calls} nodes + "
+        f"collect: {share}{len(queries):,} queries x ({pool.with_least_draws.layout.calls} nodes + "
         f"{pool.direct_calls} direct calls), equal prompts once, into {plan.cache}"
     )
     models = []

@@ -6,6 +6,8 @@ since, the value model learns what each call is worth. A further query of the tr
 calls that are the best with some chance at one of the alphas.
 Which calls are left out is stored as well: a tree knows its holes, and a killed collection can be
 resumed.
+
+Further draws are decided in the same way, in rounds, see `fill_with_further_draws`.
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from hierrouter.collection import plan, scheduler
 from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend, generator, identify_pool
 from hierrouter.engines.encoders import default_encoder, load_encoder
+from hierrouter.evaluation import bounds
 from hierrouter.evaluation.intervals import interval
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.value import training_queries
@@ -30,10 +34,10 @@ from hierrouter.questions.query import Query
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.states import AGREEMENT, CONTEXT, SIGNALS
 from hierrouter_cache.embeddings import stored_encoders
-from hierrouter_cache.errors import InputError
-from hierrouter_cache.keys import call_key, root_context
+from hierrouter_cache.errors import InputError, Interrupted
+from hierrouter_cache.keys import call_key, next_context, root_context
 from hierrouter_cache.locks import collector_lock
-from hierrouter_cache.reader import reader_of
+from hierrouter_cache.reader import LAST_ROW_ORDER, reader_of
 from hierrouter_cache.tree import RouteTree
 from hierrouter_cache.writer import OnPart, PartWriter, no_copy
 
@@ -47,6 +51,13 @@ Booleans = NDArray[np.bool_]
 PILOT_QUERIES = 40  # train queries with complete trees; also the fewest queries of a round
 ROUND_SHARE = 0.5  # queries of a round, as a share of those that are learned from
 MIN_CHANCE = 0.15  # a call that is the best with a smaller chance is left out
+
+MIN_GAIN = 0.001  # a further draw is made if R of its question is expected to gain as much by it
+FURTHER_SHARE = 0.25  # calls of a round of further draws, as a share of those that are there
+MIN_FURTHER_CALLS = 32  # of a round
+# The variance of a call's draws is that of its own and of this many draws like those of others.
+PRIOR_DRAWS = 2.0
+SMALLEST_DEVIATION = 1e-12  # below it, all draws of an action are worth the same
 
 
 @dataclass(frozen=True)
@@ -451,3 +462,323 @@ def _names(tree: RouteTree) -> Iterator[tuple[str, str]]:
 def _rows(tree: RouteTree, names: set[tuple[str, str]]) -> Integers:
     """int64[n]: rows of the queries with these names."""
     return np.array([row for row, name in enumerate(_names(tree)) if name in names], np.int64)
+
+
+# Further draws: where the draws so far leave open which call is the best.
+
+
+class LeastDrawsMade(Interrupted):
+    """A collection was stopped once every call had its least draws, so that its trees open."""
+
+    def __init__(self, message: str, summary: Summary) -> None:
+        super().__init__(message)
+        self.summary = summary
+
+
+@dataclass(frozen=True)
+class FurtherDraws:
+    """The choices that further draws are to help.
+
+    Attributes:
+        alphas: cost penalties; a draw that helps at one of them counts.
+        allow_stop: whether a route may stop early.
+        run_code: whether programs in answers are run to score them.
+    """
+
+    alphas: tuple[float, ...] = ()
+    allow_stop: bool = False
+    run_code: bool = False
+
+    def alphas_of(self, root: Path) -> tuple[float, ...]:
+        """The alphas; by default those of the last decisions of a cache, and else 0."""
+        reader = None if self.alphas else reader_of(root)
+        if reader is None:
+            return self.alphas or (0.0,)
+        last = reader.sql(
+            f"SELECT alphas FROM decisions_rows WHERE made ORDER BY {LAST_ROW_ORDER} LIMIT 1"  # noqa: S608 - our own names
+        )
+        return tuple(last["alphas"][0].as_py()) if last.num_rows else (0.0,)
+
+
+def fill_with_further_draws(
+    pool: Pool,
+    queries: Sequence[Query],
+    root: Path,
+    choices: FurtherDraws,
+    progress: Progress | None = None,
+    stop: generator.Stop = generator.never,
+    engines: generator.Engines = backend,
+    *,
+    on_note: Callable[[str], None] = lambda line: None,
+    on_part: OnPart = no_copy,
+    datasets: Mapping[str, str] | None = None,
+) -> Summary:
+    """Make the least draws of every call, then further ones in rounds, and commit them.
+
+    A round has the draws that are expected to gain most a call, see `gains`. They are written to
+    the cache before they are made, so a killed collection goes on with the same ones.
+
+    Args:
+        pool: with a number of least draws.
+        queries, root, progress, stop, engines, on_part, datasets: as for `scheduler.fill_cache`.
+        choices: what the draws are to help.
+        on_note: called with a line after each round.
+
+    Returns:
+        Counts of what was done.
+
+    Raises:
+        LeastDrawsMade: `stop` returned true after the least draws.
+        HierRouterError: any error of `scheduler.fill_cache`.
+    """
+    engines = plan.engines_of_plan(root, engines)
+    identities = identify_pool(pool, engines)
+    alphas = choices.alphas_of(root)
+    writer = PartWriter(root, on_part=on_part)
+    progress = progress or Progress()
+    made: Summary | None = None  # before a model got another identity
+    while True:
+        with collector_lock(root):
+            collection = scheduler.begin(
+                pool, queries, identities, writer, progress, stop, engines, datasets=datasets
+            )
+            if made:
+                collection.summary.take_over(made)
+            try:
+                collection.run(queries)  # and the further draws of earlier decisions
+                break
+            except generator.IdentityChange:
+                made = collection.summary
+                identities = identify_pool(pool, engines)
+    number = 0
+    while True:
+        rows = _further_rows(collection, choices, alphas, root)
+        if not rows:
+            break
+        number += 1
+        calls_before = collection.summary.calls
+        with collector_lock(root):
+            collection.ledger.decide(rows)
+            collection.offered.further.update(row["key"] for row in rows)
+            try:
+                collection.run(queries)
+            except Interrupted as error:
+                raise LeastDrawsMade(str(error), collection.summary) from error
+        on_note(
+            f"draws: round {number}: {len(rows):,} further draws, "
+            f"{collection.summary.calls - calls_before:,} calls made"
+        )
+    collection.ledger.say_what_came()
+    if collection.summary.failed:
+        collection.count_missing()
+    return collection.summary
+
+
+def gains(
+    tree: RouteTree, alpha: float, allow_stop: bool = False, most_draws: int | None = None
+) -> Floats:
+    """Compute how much R of a question is expected to gain by one more draw of each call.
+
+    Let m be the mean of a call's draws, v their variance, k their number, and d the distance of m
+    to the mean of the best other call at the same node. One more draw moves m by a normal number of
+    the deviation s = sqrt(v / (k (k + 1))). It gains what the better choice then earns: s f(-d / s)
+    with f(z) = z Phi(z) + phi(z), times the chance that the node is reached: the weights of the
+    draws on the way, and of each call on the way the chance that it is the best.
+
+    Args:
+        tree: the questions.
+        alpha: cost penalty of R = Q - alpha * C.
+        allow_stop: whether a route may stop early.
+        most_draws: a call with so many draws gets no more; None is no limit.
+
+    Returns:
+        float64[queries, inner nodes, C]; 0 for calls that are not offered or not sampled.
+
+    Source: the knowledge gradient, Frazier, Powell, Dayanik 2008; docs/decisions.md.
+    """
+    layout = tree.layout
+    weight = np.ones(tree.score.shape) if tree.weight is None else tree.weight
+    reward = tree.node_reward(alpha)
+    value = reward.copy()  # of having reached a node
+    shape = (len(tree), layout.inner, layout.call_actions)
+    gain = np.zeros(shape)
+    chance = np.zeros(shape)  # that a call is the best of its node
+    is_sampled = bounds.sampled_actions(tree)
+    for level in reversed(layout.levels):
+        if not level.calls:
+            continue
+        table = layout.draws_of_calls[level.inner]
+        drawn = np.where(table < 0, 0.0, weight[:, np.where(table < 0, 0, table)])
+        means = _means_of_draws(value, table, drawn)
+        if allow_stop:
+            stopped = _means_of_draws(reward, table, drawn)
+            is_stop = stopped.mean > means.mean
+            pairs = zip(stopped, means, strict=True)
+            means = _Means(*(np.where(is_stop, first, second) for first, second in pairs))
+        best = means.mean.max(axis=2, keepdims=True)
+        is_best = means.mean == best
+        others = np.where(is_best & (is_best.cumsum(axis=2) == 1), -np.inf, means.mean)
+        second = others.max(axis=2, keepdims=True)
+        next_best = np.where(others == -np.inf, second, best)  # of the first best call the second
+        count = np.maximum(means.draws, 1)
+        has_choice = (means.draws > 0) & np.isfinite(next_best)
+        distance = np.abs(
+            np.where(has_choice, next_best - np.where(has_choice, means.mean, 0.0), 0.0)
+        )
+        step = np.sqrt(means.variance / (count * (count + 1)))
+        is_open = has_choice & is_sampled & (step > SMALLEST_DEVIATION)
+        if most_draws is not None:
+            is_open &= means.draws < most_draws
+        ratio = -distance / np.where(is_open, step, 1.0)
+        density = np.exp(-(ratio**2) / 2) / np.sqrt(2 * np.pi)
+        gain[:, level.inner] = np.where(is_open, step * (ratio * ndtr(ratio) + density), 0.0)
+        error = np.where(means.draws > 0, means.variance / count, 0.0)
+        error_of_best = np.take_along_axis(error, means.mean.argmax(axis=2)[:, :, None], axis=2)
+        deviation = np.sqrt(error + error_of_best)
+        mean = np.where(means.draws > 0, means.mean, 0.0)
+        behind = np.where(means.draws > 0, best - mean, np.inf)
+        spread = np.maximum(deviation, SMALLEST_DEVIATION)
+        chance[:, level.inner] = np.where(is_best, 1.0, ndtr(-behind / spread))
+        value[:, level.inner] = np.where(np.isfinite(best[:, :, 0]), best[:, :, 0], 0.0)
+    reach = np.ones(tree.score.shape)
+    for node in range(1, layout.nodes):
+        parent = layout.parent[node]
+        of_call = chance[:, parent, layout.action[node]]
+        reach[:, node] = reach[:, parent] * of_call * weight[:, node]
+    gain *= reach[:, : layout.inner, None]
+    return gain
+
+
+class _Means(NamedTuple):
+    """Of the draws of each call, float64[queries, states, C]; the mean of no draw is -inf."""
+
+    mean: Floats
+    variance: Floats
+    draws: Floats
+
+
+def _means_of_draws(value: Floats, table: Integers, drawn: Floats) -> _Means:
+    """Compute the mean and the variance of the draws of each call of a level.
+
+    Args:
+        value: float64[queries, nodes], of having reached a node.
+        table: int64[states, C, D], the draws of each call, below 0 where there is none.
+        drawn: float64[queries, states, C, D], their weights, 0 where a query lacks one.
+    """
+    values = value[:, np.where(table < 0, 0, table)]
+    is_there = drawn > 0
+    count = is_there.sum(axis=3).astype(np.float64)
+    mean = np.where(is_there, drawn * values, 0.0).sum(axis=3)
+    squares = np.where(is_there, (values - mean[..., None]) ** 2, 0.0).sum(axis=3)
+    further = np.maximum(count - 1, 0)
+    # What the draws of other calls of the same action at this level differ by.
+    pooled = squares.sum(axis=(0, 1)) / np.maximum(further.sum(axis=(0, 1)), 1)
+    variance = (squares + PRIOR_DRAWS * pooled) / (further + PRIOR_DRAWS)
+    return _Means(np.where(count > 0, mean, -np.inf), variance, count)
+
+
+def _further_rows(
+    collection: scheduler.Collection, choices: FurtherDraws, alphas: tuple[float, ...], root: Path
+) -> list[dict[str, Any]]:
+    """Choose the further draws of a round, as rows of `decisions`; none if no draw gains enough."""
+    setup = OpenTree(cache=root, state="stage", allow_incomplete=True, run_code=choices.run_code)
+    tree = setup.run()
+    pool = collection.pool
+    layout = tree.layout
+    table = np.max([gains(tree, alpha, choices.allow_stop, pool.draws) for alpha in alphas], axis=0)
+    questions = {(query.dataset, query.id): query.question for query in collection.queries}
+    depth = layout.depth()
+    # By key: several nodes, and queries, may share a call.
+    draws: dict[str, tuple[float, int, dict[str, Any]]] = {}
+    for row, name in enumerate(_names(tree)):
+        is_open = table[row].max(axis=1) > 0
+        if name not in questions or not is_open.any():
+            continue
+        contexts = _contexts_of_nodes(collection, tree, row, questions[name])
+        for node, action in np.argwhere(table[row] > 0).tolist():
+            level = int(depth[node])
+            draw = _next_draw(collection, level, action, contexts[node])
+            if draw is None:
+                continue
+            key = call_key(draw.step, contexts[node])
+            earlier = draws[key][0] if key in draws else 0.0
+            decision = {
+                "key": key,
+                "step": draw.step,
+                "context": contexts[node],
+                "model": draw.model.name,
+                "made": True,
+                "alphas": alphas,
+            }
+            gain = earlier + float(table[row, node, action])
+            draws[key] = (gain, _calls_of_draw(pool, level, action), decision)
+    worthwhile = [draw for draw in draws.values() if draw[0] >= MIN_GAIN]
+    worthwhile.sort(key=lambda draw: (-draw[0] / draw[1], draw[2]["key"]))
+    calls_there = int((np.ones(1) if tree.weight is None else tree.weight[:, 1:] > 0).sum())
+    left = max(FURTHER_SHARE * calls_there, MIN_FURTHER_CALLS)
+    rows = []
+    for gain, calls, decision in worthwhile:
+        if left <= 0:
+            break
+        left -= calls
+        rows.append({**decision, "chance": gain})
+    return rows
+
+
+def _contexts_of_nodes(
+    collection: scheduler.Collection, tree: RouteTree, row: int, question: str
+) -> list[str]:
+    """The key of the context after each inner node of a tree; "" where the query lacks it."""
+    layout = tree.layout
+    weight = None if tree.weight is None else tree.weight[row]
+    depth = layout.depth()
+    steps = {
+        (level, stage.action, stage.draw): stage.step
+        for level, stages in enumerate(collection.levels)
+        for stage in stages
+    }
+    contexts = [root_context(question)]
+    for node in range(1, layout.inner):
+        before = contexts[layout.parent[node]]
+        kind = (int(depth[node]) - 1, int(layout.action[node]), int(layout.draw[node]))
+        is_there = bool(before) and (weight is None or weight[node] > 0)
+        response = None
+        if is_there:
+            response = collection.ledger.responses.get(call_key(steps[kind], before))
+        contexts.append("" if response is None else next_context(before, response))
+    return contexts
+
+
+def _next_draw(
+    collection: scheduler.Collection, level: int, action: int, context: str
+) -> plan.Stage | None:
+    """The first draw of a call that is neither there nor decided on; None if there is no more."""
+    for stage in collection.levels[level]:
+        if stage.action != action:
+            continue
+        key = call_key(stage.step, context)
+        is_made = key in collection.ledger.responses or key in collection.offered.further
+        if not is_made:
+            return stage
+    return None
+
+
+def _calls_of_draw(pool: Pool, level: int, action: int) -> int:
+    """Calls that one more draw makes: itself, and the least draws of what follows it."""
+    calls = 1
+    if level + 1 < pool.hops:
+        least = pool.with_least_draws
+        for following in pool.offers[level + 1][action + 1]:
+            draws = least.draws_of(pool.actions[following].model)
+            calls += draws * _calls_of_draw(pool, level + 1, following)
+    return calls
+
+
+def further_draws_line(pool: Pool, queries: Sequence[Query]) -> str:
+    """One line: how many calls there are at least and at most, if calls differ in their draws."""
+    least = len(queries) * pool.calls_per_query
+    most = len(queries) * pool.with_most_draws.calls_per_query
+    return (
+        f"draws: {least:,} calls with {pool.least_draws} draws of each, and at most {most:,} with "
+        f"{pool.draws}: further ones are decided in rounds, where they may change a choice"
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from hierrouter.declarations import flags
-from hierrouter.declarations.checks import check_alphas, check_cost, check_text, one_of
+from hierrouter.declarations.checks import check_alphas, check_cost, check_draws, check_text, one_of
 from hierrouter.declarations.declaration import Flag, OnNote, declaration, function_of, ignore_note
 from hierrouter.paper import PAPER_SEED
 from hierrouter_cache import CACHE
@@ -40,13 +40,12 @@ class Collect:
     limit: flags.LimitToDraw = None
     seed: flags.SeedToDraw = None
     draws: Annotated[
-        int | None,
+        int | str | None,
         Flag(
             "--draws",
-            "K",
-            "Responses of each call at a temperature above 0; default: the pool's, 1.",
-            minimum=1,
-            maximum=64,
+            "K|A..B",
+            "Responses of each call at a temperature above 0; A..B: more where they decide most.",
+            check=check_draws,
         ),
     ] = None
     data: flags.Data = DATA
@@ -62,7 +61,9 @@ class Collect:
     ] = False
     alphas: Annotated[
         Sequence[float] | str | None,
-        Flag("--alphas", "A,B", "With --adaptive: these alphas count.", check=check_alphas),
+        Flag(
+            "--alphas", "A,B", "With --adaptive or --draws A..B: these count.", check=check_alphas
+        ),
     ] = None
     until: Annotated[
         float | None, Flag("--until", "R", "With --adaptive: stop where more gains less than R.")
@@ -155,6 +156,9 @@ class Collect:
             if alphas is None or isinstance(alphas, str):  # no list, or "auto"
                 alphas = ()
             return Adaptive(tuple(alphas), self.allow_stop, self.allow_return, self.until)
+        for_draws = isinstance(self.draws, str) and self.until is None and not self.allow_return
+        if for_draws:
+            return None
         if self.alphas or self.until is not None or self.allow_stop or self.allow_return:
             raise InputError(
                 "--alphas, --until, --allow-stop and --allow-return are for --adaptive; add it"
@@ -173,6 +177,7 @@ class Collect:
             CacheError: the cache is damaged.
             WorldError: the mirror cannot be reached.
         """
+        from hierrouter.collection.adaptive import FurtherDraws
         from hierrouter.collection.collection_plan import CollectionPlan
         from hierrouter.collection.plan import parse_shard, scorer_for
         from hierrouter.pools.files import override_pool, with_draws
@@ -210,6 +215,9 @@ class Collect:
             address=self.ray_address,
             remote=self.remote,
             adaptive=self.adaptive_request(),
+            choices=FurtherDraws(
+                () if isinstance(self.alphas, str) else tuple(self.alphas or ()), self.allow_stop
+            ),
             encoder=self.encoder,
             run_code=self.run_code,
             max_spend=self.max_spend,
@@ -323,7 +331,7 @@ def collect(
     cache: str | Path = CACHE,
     limit: int | None = None,
     seed: int | None = None,
-    draws: int | None = None,
+    draws: int | str | None = None,
     data: str | Path = DATA,
     encoder: str | None = None,
     show_signature: bool = False,
@@ -364,7 +372,8 @@ def collect(
         seed: of the draw of queries and of the folds; default 42.
         draws: responses of each call at a temperature above 0, to tell luck from skill; None is
             the pool's number, or that of the last collection. More can be added later: what is
-            there is not asked for again.
+            there is not asked for again. "2..8" makes 2 of each, and up to 8 where these leave open
+            which call is the best.
         data: folder of files that replace the paper's datasets.
         encoder: embeds the states, so that the tree opens at once; None is the pool's, and if that
             cannot be had embedding waits for the training.
@@ -382,9 +391,10 @@ def collect(
         allow_large: make more than 100,000 calls, or calls for more than a day.
         adaptive: make only calls that may be the best ones for the routers of `alphas`, or of an
             `Adaptive`; validation and test get complete trees.
-        alphas: with `adaptive`, prices of cost of the routers.
+        alphas: with `adaptive` or a range of `draws`, prices of cost of the routers; of `draws`
+            default 0.
         until: with `adaptive`, ask no further query once more would gain less than this R.
-        allow_stop: with `adaptive`, the routers may stop early.
+        allow_stop: with `adaptive` or a range of `draws`, the routers may stop early.
         allow_return: with `adaptive`, the routers may return an earlier answer.
         max_spend: begin no call once those in the cache have cost so much, in the pool's currency.
         shard: "i/n": only the i-th of n shares of the queries, beside others.

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import psutil
 
-from hierrouter.collection.adaptive import Adaptive, fill_adaptively
+from hierrouter.collection.adaptive import (
+    Adaptive,
+    FurtherDraws,
+    LeastDrawsMade,
+    fill_adaptively,
+    fill_with_further_draws,
+    further_draws_line,
+)
 from hierrouter.collection.estimate import Estimate, estimate, estimate_object, require_consent
 from hierrouter.collection.plan import Shard, callers_of_plan, commits_of_plan, shard_status
 from hierrouter.collection.progress import Progress, Summary, stored_spending
@@ -117,6 +124,7 @@ class CollectionPlan:
         address: of the cluster.
         remote: URL of the cache's mirror.
         adaptive: the routers for which calls may matter; None makes every call.
+        choices: what further draws are to help, if calls may differ in their number of draws.
         encoder: embeds the states; None is the pool's.
         run_code: whether to run the programs in answers, when all are there.
         max_spend: begin no call once the calls in the cache have cost so much, in the pool's
@@ -136,6 +144,7 @@ class CollectionPlan:
     address: str | None = None
     remote: str | None = None
     adaptive: Adaptive | None = None
+    choices: FurtherDraws = field(default_factory=FurtherDraws)
     encoder: str | None = None
     run_code: bool = False
     max_spend: float | None = None
@@ -145,6 +154,11 @@ class CollectionPlan:
         if self.adaptive and (self.shard or self.on_ray):
             raise InputError(
                 "--adaptive decides by what was answered before: leave --shard and --engine ray out"
+            )
+        if self.pool.least_draws and (self.adaptive or self.shard or self.on_ray):
+            raise InputError(
+                f"--draws {self.pool.least_draws}..{self.pool.draws} decides by what was answered "
+                "before: leave --adaptive, --shard and --engine ray out, or give one number"
             )
 
     @property
@@ -181,7 +195,8 @@ class CollectionPlan:
             WorldError: weights are damaged.
         """
         started = psutil.Process().create_time() if counts_start else None
-        calls = estimate(self.pool, self.own_queries, self.cache, started=started)
+        pool = self.pool.with_most_draws
+        calls = estimate(pool, self.own_queries, self.cache, started=started)
         commits = commits_of_plan(self.cache)
         due = [
             at_commit(model, commits)
@@ -195,6 +210,8 @@ class CollectionPlan:
             remarks.append(
                 "bound and estimate are those of whole trees; --adaptive leaves some out"
             )
+        if self.pool.least_draws:
+            remarks.append(further_draws_line(self.pool, self.queries))
         if self.on_ray:
             remarks.append("the time is that of one worker; with Ray several share the calls")
         return PlanEstimate(calls, weights, self.max_spend, spent, tuple(remarks))
@@ -210,7 +227,7 @@ class CollectionPlan:
             WorldError: the encoder cannot be had.
         """
         if not allow_large:
-            require_consent(self.pool, self.own_queries, self.cache)
+            require_consent(self.pool.with_most_draws, self.own_queries, self.cache)
         if self.encoder:
             require_encoder(self.encoder, stored_encoders(self.cache))
 
@@ -247,6 +264,13 @@ class CollectionPlan:
         except Interrupted as error:
             if stop() or spent < limit:
                 raise
+            if isinstance(error, LeastDrawsMade):
+                on_note(
+                    f"the limit is reached: --max-spend {limit:g}, {money(spent)} "
+                    f"{self.pool.currency} spent on this cache; every call has its least draws, "
+                    "the same command with more goes on with further ones"
+                )
+                return error.summary
             raise Interrupted(
                 f"the limit is reached: --max-spend {limit:g}, {money(spent)} {self.pool.currency} "
                 "spent on this cache; all answers are kept, the same command with more goes on"
@@ -280,6 +304,18 @@ class CollectionPlan:
                 progress,
                 stop,
                 encoder=self.encoder,
+                on_note=on_note,
+                on_part=on_part,
+                datasets=self.datasets,
+            )
+        elif self.pool.least_draws:
+            summary = fill_with_further_draws(
+                self.pool,
+                self.queries,
+                self.cache,
+                replace(self.choices, run_code=self.run_code),
+                progress,
+                stop,
                 on_note=on_note,
                 on_part=on_part,
                 datasets=self.datasets,

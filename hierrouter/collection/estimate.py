@@ -141,7 +141,7 @@ class Estimate:
     @property
     def models_due(self) -> frozenset[str]:
         """Names of the models that are, or may be, called."""
-        due = (stage.label for stage in self.stages if stage.most_calls)
+        due = (stage.label.partition(",")[0] for stage in self.stages if stage.most_calls)
         return frozenset(label.rpartition(" ")[2] for label in due)
 
 

@@ -122,7 +122,7 @@ def stages_of(pool: Pool, spec: TreeSpec) -> tuple[list[Stage], list[list[Stage]
         for model in pool.all_models
         for stage in Stage(
             f"direct {model.name}", model, first_steps[model.name], "", caller=model.name
-        ).draws(pool.draws_of(model))
+        ).draws(pool.with_least_draws.draws_of(model))
     ]
     levels = []
     for level, steps in enumerate(spec.steps):
@@ -153,11 +153,16 @@ class OfferedStages:
     Args:
         pool: says what is offered.
         levels: the stages of each hop, see `stages_of`.
+
+    Attributes:
+        further: keys of the calls that are made beyond the least draws of the pool.
     """
 
     def __init__(self, pool: Pool, levels: Sequence[Sequence[Stage]]) -> None:
+        self.further = set[str]()
         self._levels = levels
-        self._is_free = not pool.roles
+        self._least_draws = pool.least_draws or pool.draws
+        self._is_free = not pool.roles and pool.least_draws is None
         self._offers = pool.offers
         # By context after a call: the numbers of the actions that led there.
         self._previous: dict[str, set[int]] = {}
@@ -173,7 +178,15 @@ class OfferedStages:
         if self._is_free:
             return stages
         previous = self._previous.get(context, {-1})
-        return [stage for stage in stages if self._is_offered(level, previous, stage)]
+        return [
+            stage
+            for stage in stages
+            if self._is_offered(level, previous, stage) and self._is_due(stage, context)
+        ]
+
+    def _is_due(self, stage: Stage, context: str) -> bool:
+        """Whether a draw is one of the least, or was decided on."""
+        return stage.draw < self._least_draws or call_key(stage.step, context) in self.further
 
     def calls_at(self, level: int, context: str, stage: Stage) -> bool:
         """Whether a stage of a level calls at a context; of stages with one step any of them.
@@ -196,7 +209,11 @@ class OfferedStages:
         """
         if self._is_free:
             return self._levels[level]
-        return [stage for stage in self._levels[level] if self._is_offered(level, actions, stage)]
+        return [
+            stage
+            for stage in self._levels[level]
+            if stage.draw < self._least_draws and self._is_offered(level, actions, stage)
+        ]
 
     def siblings(self, level: int) -> dict[str, tuple[str, ...]]:
         """Return for each step of a level the steps that are offered with it.
@@ -646,9 +663,10 @@ def shard_status(root: Path, count: int) -> ShardStatus:
     incomplete = {shards[contexts[row]] for row in np.flatnonzero(~forest.complete)}
     all_shards = (Shard(index, count) for index in range(1, count + 1))
     has_node = forest.tree.present[:, 1:]  # the root is the question, no call
+    is_spare = forest.tree.spare[:, 1:]
     has_direct = forest.direct.present
     return ShardStatus(
         complete=tuple(shard for shard in all_shards if shard not in incomplete),
         present=int(np.count_nonzero(has_node) + np.count_nonzero(has_direct)),
-        expected=has_node.size + has_direct.size,
+        expected=int(np.count_nonzero(~is_spare)) + has_direct.size,
     )

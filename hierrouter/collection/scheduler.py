@@ -204,6 +204,9 @@ class Collection:
         self.direct, self.levels = plan.stages_of(pool, spec)
         self._spec = spec
         self.offered = plan.OfferedStages(pool, self.levels)
+        if reader and pool.least_draws:
+            decided = reader.sql("SELECT key FROM decisions WHERE made")
+            self.offered.further.update(decided["key"].to_pylist())
         self._generations = {model.name: model.generation for model in pool.all_models}
         self.per_query = pool.calls_per_query
         # The state of each call, and reports on it.
@@ -614,14 +617,18 @@ class Collection:
 
         Returns:
             Keys of contexts, None if a call is not answered; and then the key of the first absent
-            call on the way, else None.
+            call on the way, else None; "" if that is a further draw which is not asked for.
         """
+        least_draws = self.pool.least_draws or self.pool.draws
+        draws = self._spec.layout.draw.tolist()
         responses = self.ledger.responses
         contexts: list[str | None] = [root_context(question)]
         absent: list[str | None] = [None]
-        for parent, step in self._node_steps[1:nodes]:
+        for node, (parent, step) in enumerate(self._node_steps[1:nodes], 1):
             context = contexts[parent]
             key = absent[parent] if context is None else call_key(step, context)
+            if context is not None and draws[node] >= least_draws:
+                key = key if key in self.offered.further else ""
             response = None if context is None else responses.get(str(key))
             is_there = context is not None and response is not None
             contexts.append(next_context(str(context), str(response)) if is_there else None)
@@ -656,6 +663,6 @@ class Collection:
                 absent[key in self.ledger.pruned] += 1
         # Without a call's response its node is absent, and so are all nodes below.
         for first_absent in self._node_contexts(question, len(self._node_steps))[1]:
-            if first_absent is not None:
+            if first_absent:
                 absent[first_absent in self.ledger.pruned] += 1
         return absent[False], absent[True]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter.declarations.declaration import Check, shown_value
+from hierrouter_cache import MAX_DRAWS
 from hierrouter_cache.errors import InputError, suggestion
 
 MAX_ALPHA = 1e9  # far beyond any use; float32 overflows near 1e38
@@ -73,6 +74,25 @@ def check_alphas(value: Any, name: str = "alphas=") -> tuple[float, ...] | str:
     if not items:
         raise InputError(f"no alphas: {name}; give at least one, or {AUTOMATIC}")
     return tuple(sorted({check_alpha(item, name) for item in items}))
+
+
+def check_draws(value: Any, name: str) -> int | str:
+    """Return a number of draws of each call, or the least and the most, such as "2..8".
+
+    Raises:
+        InputError: it is something else.
+    """
+    text = str(value).strip()
+    numbers = text.split("..")
+    is_whole = all(number.isascii() and number.isdecimal() for number in numbers)
+    if is_whole and len(numbers) == 1 and 1 <= int(text) <= MAX_DRAWS:
+        return int(text)
+    if is_whole and len(numbers) == 2 and 2 <= int(numbers[0]) < int(numbers[1]) <= MAX_DRAWS:
+        return text
+    raise InputError(
+        f"not a number of draws: {shown_value(name, text[:40])}; 1 to {MAX_DRAWS}, or the least, 2 "
+        "or more, and the most, such as 2..8"
+    )
 
 
 def check_cost(value: Any, name: str) -> float:

@@ -407,16 +407,34 @@ def require_size(pool: Pool, where: str) -> None:
         )
 
 
-def with_draws(pool: Pool, draws: int | None, where: str = "--draws") -> Pool:
+def with_draws(pool: Pool, draws: int | str | None, where: str = "--draws") -> Pool:
     """Return a pool with another number of draws of each call; None leaves it as it is.
+
+    Args:
+        pool: the models.
+        draws: of each call; or the least and the most, such as "2..8".
+        where: for messages.
 
     Raises:
         InputError: not a number of draws, every model is greedy, or there are too many nodes.
     """
     if draws is None:
         return pool
-    validate(Draws, draws, where, "draws")
-    changed = replace(pool, draws=draws)
+    least = None
+    most: Any = draws
+    if isinstance(draws, str) and ".." in draws:
+        first, _, last = draws.partition("..")
+        if not (first.isdecimal() and last.isdecimal() and 2 <= int(first) < int(last)):
+            raise InputError(
+                f"not a range of draws: {where} {draws:.40}; give the least, 2 or more, and a "
+                "larger number, such as 2..8"
+            )
+        least = int(first)
+        most = int(last)
+    elif isinstance(draws, str) and draws.isdecimal():
+        most = int(draws)
+    validate(Draws, most, where, "draws")
+    changed = replace(pool, draws=most, least_draws=least)
     _check_draws(changed, f"{where} {draws}")
     return changed
 

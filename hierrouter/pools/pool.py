@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from hierrouter.pools.validation import FORBID_EXTRA_KEYS, FieldCheck, must_be, validate
+from hierrouter_cache import MAX_DRAWS
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import draw_step, step_key
 from hierrouter_cache.layout import Layout
@@ -25,7 +26,6 @@ MAX_POOL_NODES = 10_000  # calls of one query's tree
 MAX_ACTIONS = 500  # of a pool with roles
 MAX_INSTRUCTION = 100_000  # characters of an action's instruction
 MAX_HOPS = 20
-MAX_DRAWS = 64
 MAX_SEED = 2**31 - 1
 OPENAI = "openai"  # the backend of models on a server
 IMPORTED = "imported"  # the backend of models whose responses were imported
@@ -672,7 +672,9 @@ class Pool:
         references: models outside the pool, which are only called directly.
         context_free: whether later hops are independent responses that saw no earlier one, as
             imported from a table of single calls.
-        draws: responses of each call at a temperature above 0; greedy decoding has one.
+        draws: responses of each call at a temperature above 0, at most; greedy decoding has one.
+        least_draws: responses that each of these calls has at least: which of them have more is
+            decided as answers come, see `hierrouter.collection.adaptive`. None if all have `draws`.
         per_tokens: the number of tokens that the rates are the price of; None is one, see
             `unit_note`.
         currency: of the rates.
@@ -707,6 +709,7 @@ class Pool:
     scorer: FittingScorer | None = None
     as_stored: bool = False
     roles: tuple[Role, ...] = ()
+    least_draws: Draws | None = None
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -780,18 +783,28 @@ class Pool:
         return total
 
     def draws_of(self, model: ModelSpec) -> int:
-        """The number of responses of each call of a model."""
+        """The largest number of responses of a call of a model."""
         return self.draws if model.generation.temperature else 1
 
     @property
     def direct_calls(self) -> int:
-        """Direct calls of one query: each model's, with their draws."""
-        return sum(map(self.draws_of, self.all_models))
+        """Direct calls of one query: each model's, with the draws that all of them have."""
+        return sum(map(self.with_least_draws.draws_of, self.all_models))
+
+    @property
+    def with_least_draws(self) -> Pool:
+        """The pool where each call has only the draws that all of them have."""
+        return replace(self, draws=self.least_draws or self.draws, least_draws=None)
+
+    @property
+    def with_most_draws(self) -> Pool:
+        """The pool where each call has as many draws as any may have."""
+        return replace(self, least_draws=None)
 
     @property
     def calls_per_query(self) -> int:
-        """Calls of one query: the nodes of its tree, and the direct calls."""
-        return self.layout.calls + self.direct_calls
+        """Calls of one query: the nodes of its tree, and the direct calls; with the least draws."""
+        return self.with_least_draws.layout.calls + self.direct_calls
 
     @property
     def all_models(self) -> tuple[ModelSpec, ...]:
@@ -859,10 +872,11 @@ class Pool:
             direct=tuple(
                 (model.name, draw_step(key(model, ""), draw))
                 for model in (() if self.as_stored else self.all_models)
-                for draw in range(self.draws_of(model))
+                for draw in range(self.with_least_draws.draws_of(model))
             ),
             layout=self.layout,
             callers=tuple(action.model.name for action in actions),
+            least_draws=self.least_draws or 0,
         )
 
     def rates(self) -> dict[str, Rate]:
@@ -943,7 +957,7 @@ class Pool:
             InputError: a model is not in the pool or named twice, or none is left.
         """
         # Every model is called directly, wherever its actions are offered.
-        plain = replace(self, roles=(), draws=1)
+        plain = replace(self, roles=(), draws=1, least_draws=None)
         names = {role.name for role in self.roles}.difference(model.name for model in self.models)
         for name in (*(models or ()), *without):
             if name in names:
@@ -1013,6 +1027,8 @@ class Pool:
             del values["scorer"]
         if values["draws"] == 1:
             del values["draws"]
+        if values["least_draws"] is None:
+            del values["least_draws"]
         if not values["as_stored"]:
             del values["as_stored"]
         if not values["roles"]:

@@ -343,7 +343,8 @@ def cache_info(
     if is_log:  # which has the calls that were made, and lacks none
         is_complete = np.count_nonzero(forest.tree.present[:, 1:], axis=1) > 0
     datasets = reader.queries(forest.keys, ("dataset",))["dataset"]
-    missing_nodes = int(np.count_nonzero(~forest.tree.present & ~forest.tree.pruned))
+    tree = forest.tree
+    missing_nodes = int(np.count_nonzero(~(tree.present | tree.pruned | tree.spare)))
     missing_direct = int(np.count_nonzero(~forest.direct.present & ~forest.direct.pruned))
     failed_calls = {row["status"]: row["n"] for row in reader.sql(FAILED_CALLS_SQL).to_pylist()}
     if is_log:
@@ -413,7 +414,8 @@ def ask_cache(root: Path, question: str) -> pa.Table:
 def _incomplete_queries(reader: CacheReader, incomplete: Forest) -> list[dict[str, Any]]:
     """Count the missing calls of queries that lack some, in the order of the plan."""
     rows = reader.queries(incomplete.keys, ("dataset", "id")).to_pylist()
-    nodes = np.count_nonzero(~incomplete.tree.present, axis=1).tolist()
+    is_there = incomplete.tree.present | incomplete.tree.spare
+    nodes = np.count_nonzero(~is_there, axis=1).tolist()
     direct = np.count_nonzero(~incomplete.direct.present, axis=1).tolist()
     return [
         {

@@ -369,7 +369,8 @@ def _read_tree(
     scorer = derivation.scorer
     keys = _selected_queries(reader, queries, opening.datasets, opening.limit)
     forest = walk.walk(reader, spec, keys)
-    complete, is_apart = _complete_queries(reader, forest, opened, opening)
+    spec, forest = walk.without_unused_draws(spec, forest)
+    complete, is_apart = _complete_queries(reader, spec, forest, opened, opening)
     reasons = [HOLES_REASON] if len(complete.keys) < len(forest.keys) else []
     on_score = partial(on_derive, "score")
     rescored = rescored_note(reader, (scorer, derivation.accuracy))
@@ -539,7 +540,7 @@ def _judged_note(scorer: Scorer) -> str:
 
 
 def _complete_queries(
-    reader: CacheReader, forest: Forest, opened: OpenedPool, opening: OpenTree
+    reader: CacheReader, spec: TreeSpec, forest: Forest, opened: OpenedPool, opening: OpenTree
 ) -> tuple[Forest, NDArray[np.bool_]]:
     """Return the queries whose trees have no holes, and those of the train fold meant to have some.
 
@@ -560,7 +561,7 @@ def _complete_queries(
         is_apart &= folds == "train"
         is_apart &= bool((is_apart & ~forest.complete).any())
     is_complete = forest.complete & ~is_apart
-    holes = walk.describe_holes(forest.select(np.flatnonzero(~is_apart)), opened.spec)
+    holes = walk.describe_holes(forest.select(np.flatnonzero(~is_apart)), spec)
     if is_complete.any() and (not holes or opening.allow_incomplete):
         rows = np.flatnonzero(is_complete | is_apart)
         return forest.select(rows), is_apart[rows]

@@ -92,13 +92,19 @@ def open_pool(
     """
     stored, stored_identities = load_planned_pool(plan)
     complete_pool = stored if name is None else load_pool(name)
+    least = stored.least_draws
     if stored.as_stored:
         draws = stored.draws  # those of a log are found with its routes
     elif draws is None:
+        if complete_pool.draws > 1:
+            least = complete_pool.least_draws
         draws = complete_pool.draws if complete_pool.draws > 1 else stored.draws
     elif not 1 <= draws <= stored.draws:
         raise InputError(f"draws must be 1 to {stored.draws}, as collected, got {draws}: --draws")
-    pool = replace(complete_pool.sub_pool(models, hops, without), draws=draws)
+    if least is not None and least >= draws:
+        least = None
+    smaller = complete_pool.sub_pool(models, hops, without)
+    pool = replace(smaller, draws=draws, least_draws=least)
     require_size(pool, name or "the last plan")
     identities = stored_identities
     if name is not None:

@@ -133,7 +133,7 @@ def calls_of(
         model.name for model in resolved.pool.references if model.name not in tree.direct.models
     ]
     spec = replace(resolved, pool=resolved.pool.sub_pool(None, None, left_out)).spec
-    if resolved.pool.as_stored:
+    if resolved.pool.as_stored or spec.least_draws:
         spec = replace(spec, layout=tree.layout)
     if first_hop:
         spec = spec.first_hop

@@ -475,14 +475,22 @@ def test_no_draw_has_the_seed_of_another_draw_of_a_neighbouring_seed() -> None:
     assert local[3] == int(digest(["draw", "w", 1, "q"])[:15], 16)
 
 
-def test_kills_lose_and_repeat_no_draw(tmp_path: Path, hierrouter: Run, start: Start) -> None:
+def warm_pool(folder: Path, hops: int, temperature: float = 0.7) -> Path:
+    """A pool file with the models of the testbed at a temperature above 0."""
     models = "".join(
         f'[[models]]\nname = "{model.name}"\nmodel = "{model.model}"\nbase_rate = 1.0\n'
-        "generation = { max_new_tokens = 16, temperature = 0.7 }\n"
+        f"generation = {{ max_new_tokens = 16, temperature = {temperature} }}\n"
         for model in load_pool("testbed").models
     )
-    file = tmp_path / "warm.toml"
-    file.write_text(f'[pool]\nhops = 2\nper_tokens = 1000\nencoder = "hashed-ngrams"\n{models}')
+    file = folder / "warm.toml"
+    file.write_text(
+        f'[pool]\nhops = {hops}\nper_tokens = 1000\nencoder = "hashed-ngrams"\n{models}'
+    )
+    return file
+
+
+def test_kills_lose_and_repeat_no_draw(tmp_path: Path, hierrouter: Run, start: Start) -> None:
+    file = warm_pool(tmp_path, hops=2)
     arguments = ("collect", "--datasets", "arith", "--limit", 40, "--pool", file, "--draws", 2)
 
     def committed(root: Path) -> dict[str, str]:
