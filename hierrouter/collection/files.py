@@ -251,7 +251,7 @@ def _checked_row(text: bytes, where: str) -> tuple[str, dict[str, Any]]:
         if name not in line and name not in LATER_COLUMNS.get(kind, {}):
             raise InputError(f"{name} is missing: {where}; it has {', '.join(line):.120}")
     row: dict[str, Any] = {
-        name: line.get(LINE_KEYS.get(name, name)) for name in ROW_SCHEMAS[kind].names
+        name: line.get(LINE_KEYS.get(name, name)) for name in map(str, ROW_SCHEMAS[kind].names)
     }
     fault = row_fault(kind, row)
     if fault:
