@@ -680,7 +680,10 @@ def _means_of_draws(value: Floats, table: Integers, drawn: Floats) -> _Means:
 def _further_rows(
     collection: scheduler.Collection, choices: FurtherDraws, alphas: tuple[float, ...], root: Path
 ) -> list[dict[str, Any]]:
-    """Choose the further draws of a round, as rows of `decisions`; none if no draw gains enough."""
+    """Choose the further draws of a round, as rows of `decisions`; none if no draw gains enough.
+
+    Only of train queries: a mean over draws is biased if their number hangs on what came first.
+    """
     setup = OpenTree(cache=root, state="stage", allow_incomplete=True, run_code=choices.run_code)
     tree = setup.run()
     pool = collection.pool
@@ -691,8 +694,7 @@ def _further_rows(
     # By key: several nodes, and queries, may share a call.
     draws: dict[str, tuple[float, int, dict[str, Any]]] = {}
     for row, name in enumerate(_names(tree)):
-        is_open = table[row].max(axis=1) > 0
-        if name not in questions or not is_open.any():
+        if tree.splits[row] != "train" or name not in questions or not (table[row] > 0).any():
             continue
         contexts = _contexts_of_nodes(collection, tree, row, questions[name])
         for node, action in np.argwhere(table[row] > 0).tolist():
@@ -776,9 +778,12 @@ def _calls_of_draw(pool: Pool, level: int, action: int) -> int:
 
 def further_draws_line(pool: Pool, queries: Sequence[Query]) -> str:
     """One line: how many calls there are at least and at most, if calls differ in their draws."""
+    train = sum(query.split == "train" for query in queries)
     least = len(queries) * pool.calls_per_query
-    most = len(queries) * pool.with_most_draws.calls_per_query
+    further = pool.with_most_draws.calls_per_query - pool.calls_per_query
+    most = least + train * further
     return (
         f"draws: {least:,} calls with {pool.least_draws} draws of each, and at most {most:,} with "
-        f"{pool.draws}: further ones are decided in rounds, where they may change a choice"
+        f"{pool.draws} for train queries: further ones are decided in rounds, where they may "
+        "change a choice"
     )
