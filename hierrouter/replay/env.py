@@ -100,6 +100,8 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     * `tree`: the queries to route, e.g. `tree.split("train")`.
     * `alpha`: cost penalty, the reward lost per unit of cost; 0.005 in the paper.
     * `allow_stop`: whether an episode may end before L calls.
+    * `allow_return`: whether any answer of the route may be given back; the same as
+      `tree.with_returns` for `tree`.
 
     ## Version History
     * v0: first version.
@@ -107,7 +109,11 @@ class ReplayEnv(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore
 
-    def __init__(self, tree: RouteTree, alpha: float, allow_stop: bool = False) -> None:
+    def __init__(
+        self, tree: RouteTree, alpha: float, allow_stop: bool = False, allow_return: bool = False
+    ) -> None:
+        if allow_return:
+            tree = tree.with_returns
         tree.require_embedded()
         self.tree = tree
         self.alpha = alpha
@@ -433,7 +439,7 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
     episode. `action_masks()` is bool[num_envs, actions].
 
     ## Arguments
-    * `tree`, `alpha`, `allow_stop`: as in `ReplayEnv`.
+    * `tree`, `alpha`, `allow_stop`, `allow_return`: as in `ReplayEnv`.
     * `num_envs`: the number of episodes that are under way at any time.
     * `observation`: "state" or "features"; only the second needs a tree with embeddings, also of
       the leaves if the layout offers to return answers.
@@ -451,7 +457,10 @@ class ReplayVectorEnv(VectorEnv[Observations, ArrayLike, NDArray[Any]]):  # type
         num_envs: int,
         allow_stop: bool = False,
         observation: Literal["state", "features"] = "state",
+        allow_return: bool = False,
     ) -> None:
+        if allow_return:
+            tree = tree.with_returns
         if observation == "features":
             tree.require_embedded()
         self.tree = tree

@@ -85,7 +85,7 @@ ABILITIES = [(False, False), (True, False), (False, True), (True, True)]
 
 def masked_env(hops: int, stop: bool, returns: bool) -> ReplayEnv:
     tree = random_tree(Layout.full(3, hops), 5, seed=hops)
-    return ReplayEnv(showing_leaves(tree).with_returns if returns else tree, ALPHA, stop)
+    return ReplayEnv(showing_leaves(tree), ALPHA, stop, allow_return=returns)
 
 
 def legal_by_hand(stage: int, hops: int, stop: bool, returns: bool) -> list[bool]:
