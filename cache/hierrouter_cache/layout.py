@@ -665,13 +665,25 @@ class Layout:
         """
         if self._full:
             return Layout.full(self._full[0], min(hops, self._full[1]))
-        kept = np.flatnonzero(self._depth <= hops)
-        # Parents come before their children, but their numbers change with those left out.
-        number = np.full(self.nodes, -1)
-        number[kept] = np.arange(len(kept))
-        parent = np.where(self.parent[kept] < 0, -1, number[self.parent[kept]])
-        layout, _ = Layout.sorted(self.call_actions, parent, self.action[kept], self.draw[kept])
+        layout, _ = self.of_nodes(self._depth <= hops)
         return layout
+
+    def of_nodes(self, kept: NDArray[np.bool_]) -> tuple[Layout, Integers]:
+        """Return the layout of some nodes, where an episode ends after a call only.
+
+        Args:
+            kept: bool[nodes]; with a node also its parent.
+
+        Returns:
+            The layout; and int64[its nodes], their numbers here.
+        """
+        nodes = np.flatnonzero(kept)
+        # Parents come before their children, but their numbers change with those left out.
+        number = np.cumsum(kept) - 1
+        parent = np.where(self.parent[nodes] < 0, -1, number[self.parent[nodes]])
+        columns = (parent, self.action[nodes], self.draw[nodes])
+        layout, order = Layout.sorted(self.call_actions, *columns)
+        return layout, nodes[order]
 
     @property
     def without_draws(self) -> Layout:

@@ -498,16 +498,11 @@ def without_unused_draws(spec: TreeSpec, forest: Forest) -> tuple[TreeSpec, Fore
     Returns:
         The spec with the smaller layout, and the forest with its nodes.
     """
-    is_used = ~forest.tree.spare.all(axis=0)
+    is_used: NDArray[np.bool_] = ~np.all(forest.tree.spare, axis=0)
     if is_used.all():
         return spec, forest
-    layout = spec.layout
-    nodes = np.flatnonzero(is_used)
-    number = np.cumsum(is_used) - 1
-    parent = np.where(layout.parent[nodes] < 0, -1, number[layout.parent[nodes]])
-    columns = (parent, layout.action[nodes], layout.draw[nodes])
-    smaller, order = Layout.sorted(layout.call_actions, *columns)
-    tree = forest.tree.select(np.s_[:, nodes[order]])
+    smaller, nodes = spec.layout.of_nodes(is_used)
+    tree = forest.tree.select(np.s_[:, nodes])
     return replace(spec, layout=smaller), replace(forest, tree=tree)
 
 
@@ -644,13 +639,8 @@ def judged_routes(
     kept = kept[rows]
     if not len(rows):
         return JudgedRoutes(layout, rows, rows, np.empty((0, 0)), kept, {})
-    is_used = kept.any(axis=0)
-    nodes = np.flatnonzero(is_used)
-    number = np.cumsum(is_used) - 1
-    parent = np.where(layout.parent[nodes] < 0, -1, number[layout.parent[nodes]])
-    columns = (parent, layout.action[nodes], layout.draw[nodes])
-    smaller, order = Layout.sorted(layout.call_actions, *columns)
-    nodes = nodes[order]
+    is_used: NDArray[np.bool_] = np.any(kept, axis=0)
+    smaller, nodes = layout.of_nodes(is_used)
     kept = kept[:, nodes]
     can_end = can_end[np.ix_(rows, nodes)]
     weight = node_weights(smaller, kept, shares[np.ix_(rows, nodes)])
@@ -662,16 +652,18 @@ def judged_routes(
 
 
 def node_weights(
-    layout: Layout, present: NDArray[np.bool_], shares: NDArray[np.float64]
+    layout: Layout, present: NDArray[np.bool_], shares: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
     """Return float64[queries, nodes], the probability of each node once its call is made.
 
     Args:
         layout: which nodes there are.
         present: bool[queries, nodes], which of them a query has.
-        shares: float64[queries, nodes], as in `judged_routes`.
+        shares: float64[queries, nodes], as in `judged_routes`; None if all draws count equally.
     """
-    weight = np.where(present, np.nan_to_num(shares, nan=1.0), 0.0)
+    weight = present.astype(np.float64)
+    if shares is not None:
+        weight *= np.nan_to_num(shares, nan=1.0)
     for draws in layout.draws_of_calls.reshape(-1, layout.draws):
         draws = draws[draws >= 0]
         if len(draws):
@@ -718,9 +710,9 @@ def path_weights(layout: Layout, weight: NDArray[np.float64]) -> NDArray[np.floa
         layout: which nodes there are.
         weight: float64[queries, nodes], see `node_weights`.
     """
-    result = weight.copy()
+    result = np.ones(weight.shape)
     for node in range(1, layout.nodes):  # the number of a parent is smaller
-        result[:, node] *= result[:, layout.parent[node]]
+        result[:, node] = result[:, layout.parent[node]] * weight[:, node]
     return result
 
 
@@ -927,6 +919,8 @@ def load_tree(
     if weight is not None and can_end is not None:
         names.append(spec.layout.digest)
         measures += [weight, can_end.astype(np.float64)]
+    if weight is None and spec.layout.draws > 1:
+        weight = node_weights(spec.layout, tree.present)
     shared_calls = int(tree.shared.sum() + direct.shared.sum())
     calls_of_all = int(tree.present[:, 1:].sum() + direct.present.sum())
     route_tree = RouteTree(
@@ -949,7 +943,7 @@ def load_tree(
         direct=_direct_calls(spec, forest, score, accuracy, prices),
         scorer=scorer,
         content=_content_digest(names, measures),
-        weight=_draw_weights(spec.layout, tree.present) if weight is None else weight,
+        weight=weight,
         same_call=_same_calls(tree.key) if spec.layout.draws > 1 else None,
         can_end=can_end,
     )
@@ -991,26 +985,6 @@ def _direct_calls(
         tokens_thoughts=mean(direct.tokens_thoughts),
         rate=rate_table(models, prices),
     )
-
-
-def _draw_weights(layout: Layout, present: NDArray[np.bool_]) -> NDArray[np.float64] | None:
-    """Return float64[queries, nodes], one over the present draws of each call.
-
-    Args:
-        layout: which nodes there are.
-        present: bool[queries, nodes].
-
-    Returns:
-        The weights, 0 for absent nodes; None if no call has several draws.
-    """
-    if layout.draws == 1:
-        return None
-    calls = (layout.parent + 1) * (layout.call_actions + 1) + layout.action + 1
-    _, call = np.unique(calls, return_inverse=True)
-    counts = np.zeros((int(call.max()) + 1, len(present)))
-    np.add.at(counts, call, present.T)
-    counts = counts.T
-    return np.where(present, 1 / np.maximum(counts[:, call], 1), 0.0)
 
 
 def _same_calls(key: NDArray[np.uint64]) -> NDArray[np.int64] | None:

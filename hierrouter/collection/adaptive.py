@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from hierrouter.collection import plan, scheduler
 from hierrouter.collection.progress import Progress, Summary
-from hierrouter.engines import backend, generator, identify_pool
+from hierrouter.engines import backend, generator
 from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.intervals import interval
@@ -167,36 +166,17 @@ def fill_adaptively(
     # Refused before any call is made.
     load_encoder(encoder or default_encoder(pool), stored_encoders(root))
     engines = plan.engines_of_plan(root, engines)
-    identities = identify_pool(pool, engines)
     _require_same_plan(pool, queries, root)
     pilot, *batches = rounds(queries)
     writer = PartWriter(root, on_part=on_part)
-    made: Summary | None = None  # before a model got another identity
-    while True:
-        with collector_lock(root):
-            collection = scheduler.begin(
-                pool,
-                queries,
-                identities,
-                writer,
-                progress or Progress(),
-                stop,
-                engines,
-                datasets=datasets,
-            )
-            if made:
-                collection.summary.take_over(made)
-            try:
-                collection.run(pilot)
-            except generator.IdentityChange:
-                made = collection.summary
-                identities = identify_pool(pool, engines)
-                continue
-            reader = reader_of(root)
-            if reader:  # what an earlier collection has left out stays out
-                left_out = reader.sql("SELECT key FROM decisions WHERE NOT made")
-                collection.ledger.pruned.update(left_out["key"].to_pylist())
-        break
+    progress = progress or Progress()
+    collection, identities = scheduler.begin_with(
+        pilot, pool, queries, writer, progress, stop, engines, datasets
+    )
+    reader = reader_of(root)
+    if reader:  # what an earlier collection has left out stays out
+        left_out = reader.sql("SELECT key FROM decisions WHERE NOT made")
+        collection.ledger.pruned.update(left_out["key"].to_pylist())
     collected = list(pilot)
     growth = _Growth(collection, adaptive, root, encoder)
     for number, batch in enumerate(batches, 1):
@@ -532,24 +512,13 @@ def fill_with_further_draws(
         HierRouterError: any error of `scheduler.fill_cache`.
     """
     engines = plan.engines_of_plan(root, engines)
-    identities = identify_pool(pool, engines)
     alphas = choices.alphas_of(root)
     writer = PartWriter(root, on_part=on_part)
     progress = progress or Progress()
-    made: Summary | None = None  # before a model got another identity
-    while True:
-        with collector_lock(root):
-            collection = scheduler.begin(
-                pool, queries, identities, writer, progress, stop, engines, datasets=datasets
-            )
-            if made:
-                collection.summary.take_over(made)
-            try:
-                collection.run(queries)  # and the further draws of earlier decisions
-                break
-            except generator.IdentityChange:
-                made = collection.summary
-                identities = identify_pool(pool, engines)
+    # And the further draws of earlier decisions.
+    collection, _ = scheduler.begin_with(
+        queries, pool, queries, writer, progress, stop, engines, datasets
+    )
     number = 0
     while True:
         rows = _further_rows(collection, choices, alphas, root)
@@ -596,6 +565,8 @@ def gains(
 
     Source: the knowledge gradient, Frazier, Powell, Dayanik 2008; docs/decisions.md.
     """
+    from scipy.special import ndtr
+
     layout = tree.layout
     weight = np.ones(tree.score.shape) if tree.weight is None else tree.weight
     reward = tree.node_reward(alpha)
@@ -691,6 +662,7 @@ def _further_rows(
     table = np.max([gains(tree, alpha, choices.allow_stop, pool.draws) for alpha in alphas], axis=0)
     questions = {(query.dataset, query.id): query.question for query in collection.queries}
     depth = layout.depth()
+    calls_of_draw = _calls_of_draws(pool)
     # By key: several nodes, and queries, may share a call.
     draws: dict[str, tuple[float, int, dict[str, Any]]] = {}
     for row, name in enumerate(_names(tree)):
@@ -713,7 +685,7 @@ def _further_rows(
                 "alphas": alphas,
             }
             gain = earlier + float(table[row, node, action])
-            draws[key] = (gain, _calls_of_draw(pool, level, action), decision)
+            draws[key] = (gain, calls_of_draw[level][action], decision)
     worthwhile = [draw for draw in draws.values() if draw[0] >= MIN_GAIN]
     worthwhile.sort(key=lambda draw: (-draw[0] / draw[1], draw[2]["key"]))
     calls_there = int((np.ones(1) if tree.weight is None else tree.weight[:, 1:] > 0).sum())
@@ -765,14 +737,20 @@ def _next_draw(
     return None
 
 
-def _calls_of_draw(pool: Pool, level: int, action: int) -> int:
-    """Calls that one more draw makes: itself, and the least draws of what follows it."""
-    calls = 1
-    if level + 1 < pool.hops:
-        least = pool.with_least_draws
-        for following in pool.offers[level + 1][action + 1]:
-            draws = least.draws_of(pool.actions[following].model)
-            calls += draws * _calls_of_draw(pool, level + 1, following)
+def _calls_of_draws(pool: Pool) -> list[list[int]]:
+    """Calls that one more draw makes, by level and action: itself, and the least that follow it."""
+    least = pool.with_least_draws
+    draws = [least.draws_of(action.model) for action in pool.actions]
+    calls = [[1] * len(draws)]  # of the last level, and then of those before
+    for offers in reversed(pool.offers[1:]):
+        following = calls[0]
+        calls.insert(
+            0,
+            [
+                1 + sum(draws[after] * following[after] for after in offered)
+                for offered in offers[1:]
+            ],
+        )
     return calls
 
 

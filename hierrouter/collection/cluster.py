@@ -19,8 +19,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-from hierrouter.collection.plan import Shard, callers_of_plan, shard_status
-from hierrouter.collection.progress import Progress, Spending, Summary, stored_spending
+from hierrouter.collection.plan import Shard, shard_status, spending_of_pool
+from hierrouter.collection.progress import Progress, Spending, Summary
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.engines import backend
 from hierrouter.engines.generator import Engines, Stop, never
@@ -86,7 +86,7 @@ def collect_on_ray(
         store = store_at(mirror) if mirror else None
         pulled = exchange(root, store) if store else PullResult()
         progress = progress or Progress()
-        spent_before = stored_spending(root, pool.rates(), callers_of_plan(root, pool))
+        spent_before = spending_of_pool(root, pool)
         resources = ray.cluster_resources()
         gpus = int(resources.get("GPU", 0))
         count = workers or gpus or max(1, int(resources.get("CPU", 1)))
@@ -420,8 +420,7 @@ def _total(
     progress.summary = summary
     calls_and_earlier = summary.calls + summary.earlier
     # Counted in the cache, because a worker that was killed has not reported all that it did.
-    callers = callers_of_plan(job.root, job.pool)
-    for model, stored in stored_spending(job.root, job.pool.rates(), callers).items():
+    for model, stored in spending_of_pool(job.root, job.pool).items():
         failed = summary.spent.get(model, Spending()).failed
         spent_now = replace(stored - spent_before.get(model, Spending()), failed=failed)
         if spent_now != Spending():

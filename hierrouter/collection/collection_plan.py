@@ -19,8 +19,8 @@ from hierrouter.collection.adaptive import (
     further_draws_line,
 )
 from hierrouter.collection.estimate import Estimate, estimate, estimate_object, require_consent
-from hierrouter.collection.plan import Shard, callers_of_plan, commits_of_plan, shard_status
-from hierrouter.collection.progress import Progress, Summary, stored_spending
+from hierrouter.collection.plan import Shard, commits_of_plan, shard_status, spending_of_pool
+from hierrouter.collection.progress import Progress, Summary
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.declarations.declaration import OnNote, OnTask, ignore_note, ignore_task
 from hierrouter.engines.encoders import require_encoder
@@ -178,8 +178,7 @@ class CollectionPlan:
         Raises:
             CacheError: the cache is damaged.
         """
-        callers = callers_of_plan(self.cache, self.pool)
-        spending = stored_spending(self.cache, self.pool.rates(), callers)
+        spending = spending_of_pool(self.cache, self.pool)
         return sum((model.cost for model in spending.values()), 0.0)
 
     def estimate(self, counts_start: bool = False) -> PlanEstimate:

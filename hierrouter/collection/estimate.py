@@ -25,7 +25,7 @@ from hierrouter.collection.expected import (
 from hierrouter.collection.measures import Measures, Range
 from hierrouter.collection.plan import engines_of_plan
 from hierrouter.collection.speed import STARTUP_S, Speed, bound_seconds
-from hierrouter.engines import backend, identities_of_actions
+from hierrouter.engines import backend, identities_of_actions, served_by
 from hierrouter.engines.generator import Engines
 from hierrouter.engines.token_counts import TokenCounter, token_counter
 from hierrouter.pools.pool import DEFAULT_CURRENCY, OPENAI, Identity, Pool
@@ -141,8 +141,7 @@ class Estimate:
     @property
     def models_due(self) -> frozenset[str]:
         """Names of the models that are, or may be, called."""
-        due = (stage.label.partition(",")[0] for stage in self.stages if stage.most_calls)
-        return frozenset(label.rpartition(" ")[2] for label in due)
+        return frozenset(self.expected)
 
 
 def require_consent(pool: Pool, queries: Sequence[Query], root: Path) -> None:
@@ -224,7 +223,7 @@ def estimate(
         except WorldError:
             identities[model.name] = {"absent": model.model}
             absent.append(model.name)
-    identities |= identities_of_actions(pool, identities, engines)
+    identities |= identities_of_actions(pool, identities, served_by(engines))
     rates = pool.rates()
     reader = reader_of(root)
     responses = reader.responses() if reader else {}

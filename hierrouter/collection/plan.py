@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from hierrouter.collection.progress import Spending, stored_spending
 from hierrouter.engines.dialects import MEMORY
 from hierrouter.engines.generator import (
     Call,
@@ -434,6 +435,22 @@ def callers_of_plan(root: Path, pool: Pool) -> dict[str, str]:
     recorded = _last_pool(root)[1]
     models = {model.name: recorded.get(model.name, unknown) for model in pool.all_models}
     return pool.tree_spec({**recorded, **models}).action_by_step
+
+
+def spending_of_pool(root: Path, pool: Pool) -> dict[str, Spending]:
+    """Sum up the calls of a pool's models in a cache, at the prices of its actions.
+
+    Args:
+        root: the cache's folder, which need not exist yet.
+        pool: the models and their actions.
+
+    Returns:
+        The spending by model, see `stored_spending`.
+
+    Raises:
+        CacheError: the cache is damaged.
+    """
+    return stored_spending(root, pool.rates(), callers_of_plan(root, pool))
 
 
 def _last_pool(root: Path) -> tuple[Pool | None, Mapping[str, Identity]]:

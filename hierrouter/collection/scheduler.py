@@ -163,6 +163,49 @@ def begin(
     return Collection(pool, own_queries, spec, reader, writer, progress, stop, engines)
 
 
+def begin_with(
+    first: Sequence[Query],
+    pool: Pool,
+    queries: Sequence[Query],
+    writer: PartWriter,
+    progress: Progress,
+    stop: generator.Stop,
+    engines: generator.Engines,
+    datasets: Mapping[str, str] | None = None,
+) -> tuple[Collection, Mapping[str, Identity]]:
+    """Begin a collection with some queries, anew whenever a model gets another identity.
+
+    Args:
+        first: the queries that are asked.
+        pool: the models to call.
+        queries: of the plan.
+        writer: into the cache.
+        progress, stop, engines, datasets: as for `fill_cache`.
+
+    Returns:
+        The collection with the answers to these queries, and the identities of the pool.
+
+    Raises:
+        HierRouterError: any error of `fill_cache`.
+    """
+    identities = identify_pool(pool, engines)
+    made: Summary | None = None  # before a model got another identity
+    while True:
+        with collector_lock(writer.root):
+            collection = begin(
+                pool, queries, identities, writer, progress, stop, engines, datasets=datasets
+            )
+            if made:
+                collection.summary.take_over(made)
+            try:
+                collection.run(first)
+            except generator.IdentityChange:
+                made = collection.summary
+                identities = identify_pool(pool, engines)
+                continue
+        return collection, identities
+
+
 class Collection:
     """A collection under way.
 

@@ -17,7 +17,7 @@ import pyarrow.csv
 
 from hierrouter.declarations.flags import FIRST_DRAW, MEAN_DRAW
 from hierrouter.engines.bills import MAX_TOKEN_COUNT, NO_BILL, Bill, cost_number, read_usage
-from hierrouter.pools.pool import MAX_HOPS
+from hierrouter.pools.pool import MAX_ACTION_NAME, MAX_HOPS
 from hierrouter.questions.datasets import refuse_leaks, with_folds
 from hierrouter.questions.files import MAX_LINE_BYTES, json_lines, parquet_rows
 from hierrouter.questions.query import Query
@@ -235,7 +235,6 @@ LOG_COLUMNS = ("query_id", "question", "action", "response", "node", "parent")
 # Other names of columns that logs have.
 LOG_NAMES = {"query_id": "task_id", "response": "text", "action": "model"}
 MAX_LOG_ROWS = 1_000_000  # of a log; they take 2.6 GB of memory
-MAX_ACTION_NAME = 200  # characters
 # Columns that say how many tokens a call had.
 TOKEN_COLUMNS = ("tokens_in", "tokens_out", "usage")
 MIN_COST_EXPONENT = -9  # stated costs are counted in billionths of money, or in larger units

@@ -5,7 +5,7 @@ Both are small Protocols in `hierrouter.engines.generator`. To add an engine, wr
 `Backend` and add a branch to `backend`; CONTRIBUTING.md lists the remaining steps.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from hierrouter.engines.generator import Backend, Engines
 from hierrouter.pools.pool import OPENAI, Identity, ModelSpec, Pool
@@ -69,11 +69,18 @@ def identify_pool(pool: Pool, engines: Engines = backend) -> dict[str, Identity]
         WorldError: as `identify`.
     """
     identities = identify(pool.all_models, engines)
-    return {**identities, **identities_of_actions(pool, identities, engines)}
+    return {**identities, **identities_of_actions(pool, identities, served_by(engines))}
+
+
+def served_by(engines: Engines = backend) -> Callable[[ModelSpec], Identity]:
+    """Return the function that identifies a model on a server; see `identify`."""
+    return lambda model: engines(OPENAI).identify(model)
 
 
 def identities_of_actions(
-    pool: Pool, identities: Mapping[str, Identity], engines: Engines = backend
+    pool: Pool,
+    identities: Mapping[str, Identity],
+    identify_served: Callable[[ModelSpec], Identity | None],
 ) -> dict[str, Identity]:
     """Identify each action that is not answered as its model is.
 
@@ -82,7 +89,7 @@ def identities_of_actions(
     Args:
         pool: the models and their actions.
         identities: of the models, by name.
-        engines: as for `identify`.
+        identify_served: identifies a model on a server with its settings; None is as its model.
 
     Returns:
         The identities, by the action's name; empty if all are those of the models.
@@ -92,7 +99,7 @@ def identities_of_actions(
         # Only servers refuse settings.
         if action.model.backend != OPENAI or pool.own_generation(action) is None:
             continue
-        identity = engines(OPENAI).identify(action.model)
-        if identity != identities[action.model.name]:
+        identity = identify_served(action.model)
+        if identity and identity != identities[action.model.name]:
             own_identities[action.name] = identity
     return own_identities

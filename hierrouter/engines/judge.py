@@ -423,8 +423,11 @@ class _Judging:
         """Answer prompts; runs in the thread."""
         try:
             prompts = [call.prompt for call in calls]
-            for item in self._judge.generator.generate(prompts, self._is_over):
-                results.put(item)
+            for position, answer in self._judge.generator.generate(prompts, self._is_over):
+                if isinstance(answer, Response):
+                    # Here, because the next calls begin before the other thread sees this answer.
+                    self.spent += answer.cost(self._judge.rate)
+                results.put((position, answer))
         except Exception as error:  # whatever it is, the asking thread must know of it
             results.put(error)
         finally:
@@ -437,7 +440,6 @@ class _Judging:
         self._has_score |= verdict.value is not None
         self._failures.pop(call.context, None)
         if isinstance(answer, Response):
-            self.spent += answer.cost(self._judge.rate)
             self.paid_calls += 1
             self._responses.append((call, answer))
         else:

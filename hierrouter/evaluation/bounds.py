@@ -848,85 +848,114 @@ def split_oracle(
         return None
     rng = np.random.default_rng(LUCK_SEED)
     halves = _Halves.of(tree)
+    rule = _SplitRule(tree, alpha, allow_stop, halves.is_single)
     sums = {name: np.zeros(len(tree)) for name in OUTCOME_MEASURES}
     for _ in range(splits):
         pair = halves.split(rng)
         for chooser, judge in (pair, pair[::-1]):
-            values = _value_of_choices(tree, alpha, allow_stop, halves.is_single, chooser, judge)
+            values = rule.value(chooser, judge)
             for name, total in sums.items():
                 total += values[name]
     result = {name: total / (2 * splits) for name, total in sums.items()}
     return outcome.Outcome(SPLIT_ORACLE, "oracle", **result)
 
 
-def _value_of_choices(
-    tree: RouteTree,
-    alpha: float,
-    allow_stop: bool,
-    is_single: outcome.Booleans,
-    chooser: outcome.Floats,
-    judge: outcome.Floats,
-) -> dict[str, outcome.Floats]:
-    """Value the rule that is best by some draws, on other draws.
+class _SplitRule:
+    """The rule of `split_oracle`: what is best by some draws, valued on other draws.
 
     Args:
         tree: the queries.
         alpha: cost penalty.
         allow_stop: whether an episode may end before L calls.
         is_single: bool[queries, nodes], draws that the rule may not look at.
-        chooser: float64[queries, nodes], the weights of the draws by which the rule chooses.
-        judge: float64[queries, nodes], the weights of those that value it.
-
-    Returns:
-        float64[queries] by measure.
     """
-    layout = tree.layout
-    present = outcome.reach_probability(tree) > 0
-    ends = outcome.possible_ends(tree, allow_stop)
-    is_open = present & ~outcome.dead_ends(tree)
-    judged = np.ones(present.shape, np.bool_) if tree.can_end is None else tree.can_end
-    measures = (tree.score, tree.accuracy, tree.cost, tree.latency)
-    ended = {
-        name: np.where(present, values, 0.0)
-        for name, values in zip(OUTCOME_MEASURES, measures, strict=True)
-    }
-    value = {name: values.copy() for name, values in ended.items()}
-    estimate = {name: ended[name].copy() for name in ("quality", "cost")}
-    for level in reversed(layout.levels):
-        if not level.calls:
-            continue
+
+    def __init__(
+        self, tree: RouteTree, alpha: float, allow_stop: bool, is_single: outcome.Booleans
+    ) -> None:
+        self._tree = tree
+        self._alpha = alpha
+        self._allow_stop = allow_stop
+        self._is_single = is_single
+        self._present = outcome.reach_probability(tree) > 0
+        self._ends = outcome.possible_ends(tree, allow_stop)
+        self._is_open = self._present & ~outcome.dead_ends(tree)
+        self._judged = np.ones(self._ends.shape, np.bool_) if tree.can_end is None else tree.can_end
+        measures = (tree.score, tree.accuracy, tree.cost, tree.latency)
+        self._ended = {
+            name: np.where(self._present, values, 0.0)
+            for name, values in zip(OUTCOME_MEASURES, measures, strict=True)
+        }
+
+    def value(self, chooser: outcome.Floats, judge: outcome.Floats) -> dict[str, outcome.Floats]:
+        """Value the rule.
+
+        Args:
+            chooser: float64[queries, nodes], the weights of the draws by which the rule chooses.
+            judge: float64[queries, nodes], the weights of those that value it.
+
+        Returns:
+            float64[queries] by measure.
+        """
+        value = {name: values.copy() for name, values in self._ended.items()}
+        estimate = {name: self._ended[name].copy() for name in ("quality", "cost")}
+        for level in reversed(self._tree.layout.levels):
+            if level.calls:
+                self._choose(level, estimate, value, chooser, judge)
+        return {name: values[:, 0] for name, values in value.items()}
+
+    def _choose(
+        self,
+        level: Level,
+        estimate: dict[str, outcome.Floats],
+        value: dict[str, outcome.Floats],
+        chooser: outcome.Floats,
+        judge: outcome.Floats,
+    ) -> None:
+        """Choose at the states of a level; set what the rule expects there, and what it is worth.
+
+        Args:
+            level: the states.
+            estimate: float64[queries, nodes] by measure, what the rule expects of a node.
+            value: float64[queries, nodes] by measure, what it is worth there.
+            chooser, judge: as for `value`.
+        """
+        tree = self._tree
+        ended = self._ended
         # Side by side: all calls, all calls with a stop, and the end without a call.
-        seen = [_estimates(tree, level, estimate, is_single, chooser)]
+        seen = [_estimates(tree, level, estimate, self._is_single, chooser)]
         true = [value]
         cannot = [~_is_offered(tree, level)]
-        if allow_stop:
-            seen.append(_estimates(tree, level, ended, is_single, chooser))
+        if self._allow_stop:
+            seen.append(_estimates(tree, level, ended, self._is_single, chooser))
             true.append(ended)
-            cannot.append(cannot[0] | (level.gather((present & ~ends).astype(np.int64)) > 0))
+            endless = level.gather((self._present & ~self._ends).astype(np.int64)) > 0
+            cannot.append(cannot[0] | endless)
         own = {name: values[:, level.inner, None] for name, values in ended.items()}
-        may_return = _newest_offered(layout, level) & judged[:, level.inner]
+        may_return = _newest_offered(tree.layout, level) & self._judged[:, level.inner]
         quality, cost = (
             np.concatenate([*(option[name] for option in seen), own[name]], axis=2)
             for name in ("quality", "cost")
         )
-        reward = net_reward(quality, cost, alpha)
+        reward = net_reward(quality, cost, self._alpha)
         # A call that nobody else has tried is the last choice, before what is not offered.
         reward[np.isnan(reward)] = UNJUDGED_REWARD
         reward[np.concatenate([*cannot, ~may_return[:, :, None]], axis=2)] = -np.inf
         flat = np.round(reward.reshape(-1, reward.shape[2]), RANK_DIGITS)
         flat_cost = np.round(np.nan_to_num(cost).reshape(flat.shape), RANK_DIGITS)
         choice = cheapest_best(flat, flat_cost).reshape(*reward.shape[:2], 1)
-        is_state = is_open[:, level.inner]
+
+        def set_chosen(values: outcome.Floats, every: outcome.Floats) -> None:
+            """Set the values of the states by those of all options, float64[queries, states, n]."""
+            chosen = np.take_along_axis(every, choice, axis=2)[:, :, 0]
+            is_open = self._is_open[:, level.inner]
+            values[:, level.inner] = np.where(is_open, chosen, values[:, level.inner])
+
         for name, values in value.items():
             options = [level.gather(option[name], weight=judge) for option in true]
-            every = np.concatenate([*options, own[name]], axis=2)
-            chosen = np.take_along_axis(every, choice, axis=2)[:, :, 0]
-            values[:, level.inner] = np.where(is_state, chosen, values[:, level.inner])
-        for name, every in (("quality", quality), ("cost", cost)):
-            chosen = np.nan_to_num(np.take_along_axis(every, choice, axis=2)[:, :, 0])
-            values = estimate[name]
-            values[:, level.inner] = np.where(is_state, chosen, values[:, level.inner])
-    return {name: values[:, 0] for name, values in value.items()}
+            set_chosen(values, np.concatenate([*options, own[name]], axis=2))
+        set_chosen(estimate["quality"], np.nan_to_num(quality))
+        set_chosen(estimate["cost"], np.nan_to_num(cost))
 
 
 def _is_offered(tree: RouteTree, level: Level) -> outcome.Booleans:

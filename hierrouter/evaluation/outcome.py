@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hierrouter_cache.layout import NEWEST, NOT_OFFERED, SEPARATOR, Calls, Layout, Level
 from hierrouter_cache.tree import RouteTree, net_reward
+from hierrouter_cache.walk import path_weights
 
 # Array types; the docstrings state the shapes.
 Floats = NDArray[np.float64]
@@ -252,11 +253,9 @@ class LegalActions:
             for row, column, ending in level.offers():
                 state = level.numbers[row]
                 table[:, state, actions.calls + column] &= can_end[:, layout.answer_node[ending]]
-        has_none = ~table.any(axis=2)
-        states = np.arange(actions.states)
-        for column in range(actions.returns):
-            is_newest = layout.give_back[:, column] == states
-            table[:, :, actions.calls + column] |= has_none & is_newest
+        has_none: Booleans = ~np.any(table, axis=2)
+        is_newest = layout.give_back == np.arange(actions.states)[:, None]
+        table[:, :, actions.calls :] |= has_none[:, :, None] & is_newest
         return cls(table)
 
     def at(self, query: Integers, node: Integers) -> Booleans:
@@ -495,12 +494,7 @@ def reach_probability(tree: RouteTree, weight: Floats | None = None) -> Floats:
         weight: float64[queries, nodes], weights of the draws; None is those of the tree.
     """
     weight = tree.weight if weight is None else weight
-    layout = tree.layout
-    reach = np.ones(tree.score.shape)
-    if weight is not None:
-        for node in range(1, layout.nodes):
-            reach[:, node] = reach[:, layout.parent[node]] * weight[:, node]
-    return reach
+    return np.ones(tree.score.shape) if weight is None else path_weights(tree.layout, weight)
 
 
 def dead_ends(tree: RouteTree) -> Booleans:
@@ -725,6 +719,21 @@ def route_policy(tree: RouteTree, actions: Actions, ranking: Sequence[int]) -> F
     return np.broadcast_to(policy, (len(tree), *policy.shape[1:]))
 
 
+def route_endings(tree: RouteTree, ranking: Sequence[int], allow_stop: bool = False) -> Floats:
+    """Compute where the policy of a route ends, see `route_policy`.
+
+    Args:
+        tree: the queries.
+        ranking: numbers of routes, see `Layout.route`, the best one first.
+        allow_stop: whether routes may end before L calls.
+
+    Returns:
+        float64[queries, endings], the probability of each ending.
+    """
+    actions = Actions(tree.layout, allow_stop)
+    return ending_probabilities(actions, route_policy(tree, actions, ranking), tree.weight)
+
+
 class FixedRoutes(RouteMeans):
     """The expected result of each fixed route on every query, also where it is not offered.
 
@@ -834,10 +843,8 @@ class FixedRoutes(RouteMeans):
         legal, _ = self._steps
         calls = Actions(layout, self.allow_stop).calls
         ends = self._dead.copy()
-        states = np.arange(layout.states)
-        for column in range(len(layout.give_backs)):
-            is_newest = layout.give_back[:, column] == states
-            ends[:, : layout.states] |= legal[:, :, calls + column] & is_newest
+        is_newest = layout.give_back == np.arange(layout.states)[:, None]
+        ends[:, : layout.states] |= (legal[:, :, calls:] & is_newest).any(axis=2)
         if self.allow_stop:
             stops = legal[:, : layout.inner, layout.call_actions : calls]
             ends[:, 1:] |= stops[:, layout.parent[1:], layout.action[1:]]

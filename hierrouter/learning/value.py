@@ -303,11 +303,8 @@ class ValueModel:
     @cached_property
     def choices(self) -> list[Integers]:
         """For each regression int64[a], the actions that are legal at one of its states."""
-        legal = self.actions.legal()
         number = np.arange(self.actions.states) if self.number is None else self.number
-        choices = np.zeros((len(self.positions), self.actions.count), np.bool_)
-        np.logical_or.at(choices, number, legal)
-        return [np.flatnonzero(row) for row in choices]
+        return _choices(self.actions, number, len(self.positions))
 
     def _fitting_parts(self, regression: Regression, choices: int, components: int) -> list[bool]:
         """Whether each part of a regression fits a state with this number of legal actions."""
@@ -777,6 +774,19 @@ def _regression_numbers(tree: RouteTree, actions: Actions) -> Integers:
     return rank[number]
 
 
+def _choices(actions: Actions, number: Integers, total: int) -> list[Integers]:
+    """For each regression int64[a], the actions that are legal at one of its states.
+
+    Args:
+        actions: what may be chosen.
+        number: int64[S], number of each state's regression.
+        total: number of regressions.
+    """
+    choices = np.zeros((total, actions.count), np.bool_)
+    np.logical_or.at(choices, number, actions.legal())
+    return [np.flatnonzero(row) for row in choices]
+
+
 def _fit_routes(
     fold: RouteTree,
     actions: Actions,
@@ -798,8 +808,7 @@ def _fit_routes(
         on_state: called with (done, total) after each regression.
     """
     total = int(number.max()) + 1
-    legal_somewhere = np.zeros((total, actions.count), np.bool_)
-    np.logical_or.at(legal_somewhere, number, actions.legal())
+    every_choice = _choices(actions, number, total)
     unknown = np.array([0.0, np.nanmax(fold.cost, initial=0.0)])
     induction = _RaggedInduction(fold, actions, knots)
     regressions: dict[int, RouteRegression] = {}
@@ -812,7 +821,7 @@ def _fit_routes(
         for position in np.unique(number[node]).tolist():
             rows = np.flatnonzero(number[node] == position)
             rows = rows[np.lexsort((node[rows], query[rows]))]
-            choices = np.flatnonzero(legal_somewhere[position])
+            choices = every_choice[position]
             inputs = _state_inputs(fold, query[rows], node[rows], texts)
             regression, held_out = _fit_route(
                 *inputs,
@@ -836,7 +845,7 @@ def _fit_routes(
     nothing = np.empty(0, np.int64)
     for position in sorted(set(range(total)) - set(regressions)):
         # No query that it learns from has such a route.
-        choices = np.flatnonzero(legal_somewhere[position])
+        choices = every_choice[position]
         regression, _ = _fit_route(
             *_state_inputs(fold, nothing, nothing, texts),
             np.empty((0, len(choices), len(knots), 2)),

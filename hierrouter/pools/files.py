@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from hierrouter.hub.repository import is_commit
 from hierrouter.pools.pool import (
+    MAX_ACTION_NAME,
     MAX_ACTIONS,
     MAX_POOL_NODES,
     OPENAI,
@@ -43,7 +44,6 @@ CALLABLE_BACKENDS = ("transformers", "openai")  # backends that a file may name
 STORED_BACKENDS = (*CALLABLE_BACKENDS, "imported")  # backends that a plan may name
 MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 ACTION_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*")
-MAX_ACTION_NAME = 200  # characters
 DEVICE_PATTERN = re.compile(r"auto|cpu|cuda(:\d{1,3})?|balanced")
 
 

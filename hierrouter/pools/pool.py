@@ -24,6 +24,7 @@ from hierrouter_cache.walk import TreeSpec
 
 MAX_POOL_NODES = 10_000  # calls of one query's tree
 MAX_ACTIONS = 500  # of a pool with roles
+MAX_ACTION_NAME = 200  # characters
 MAX_INSTRUCTION = 100_000  # characters of an action's instruction
 MAX_HOPS = 20
 MAX_SEED = 2**31 - 1

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hierrouter.engines import identify
+from hierrouter.engines import identify, identities_of_actions
 from hierrouter.engines.dialects import MEMORY
 from hierrouter.engines.identity import named_folder, saved_identity, served_identity
 from hierrouter.engines.judge import ASKED_AGAIN, FAULTS, no_score_error
@@ -150,14 +150,11 @@ def _identities(
     }
     from_engines = identify(model for model in pool.all_models if identities[model.name] is None)
     known = {name: identity or from_engines[name] for name, identity in identities.items()}
-    for action in pool.actions:
-        if action.model.backend != OPENAI or pool.own_generation(action) is None:
-            continue
-        stored_model = stored_models.get(action.model.name)
-        identity = _identity_without_engine(action.model, stored_model, stored_identities)
-        if identity and identity != known[action.model.name]:
-            known[action.name] = identity
-    return known
+
+    def identify_served(model: ModelSpec) -> Identity | None:
+        return _identity_without_engine(model, stored_models.get(model.name), stored_identities)
+
+    return {**known, **identities_of_actions(pool, known, identify_served)}
 
 
 def _identity_without_engine(

@@ -18,7 +18,6 @@ from rich.tree import Tree as RichTree
 from hierrouter.declarations.declaration import shown_name
 from hierrouter.evaluation.bounds import best_nodes, cheapest_best, rank_routes, split_regret
 from hierrouter.evaluation.outcome import (
-    Actions,
     Integers,
     MakeCall,
     draw_suffix,
@@ -26,7 +25,7 @@ from hierrouter.evaluation.outcome import (
     endings_by_node,
     greedy,
     possible_ends,
-    route_policy,
+    route_endings,
 )
 from hierrouter.questions.query import find_query
 from hierrouter.questions.reading import NO_ANSWER
@@ -374,8 +373,7 @@ def _fixed_ends(tree: RouteTree, stop: bool, ranking: Sequence[int]) -> list[int
     """The node at which the best fixed route ends on each query, if each call has one draw."""
     if tree.weight is None:
         return [ranking[0]] * len(tree)
-    actions = Actions(tree.layout, stop)
-    endings = ending_probabilities(actions, route_policy(tree, actions, ranking), tree.weight)
+    endings = route_endings(tree, ranking, stop)
     ends: list[int] = endings_by_node(tree.layout, endings).argmax(axis=1).tolist()
     return ends
 

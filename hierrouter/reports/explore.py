@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +24,14 @@ from hierrouter.declarations.declaration import OnCount, OnNote, ignore_count
 from hierrouter.evaluation.bounds import random_endings, rank_routes
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import (
-    Actions,
     Booleans,
     Floats,
     Integers,
     RouteMeans,
     call_probability,
-    ending_probabilities,
     is_plain,
     possible_ends,
-    route_policy,
+    route_endings,
     single_calls,
 )
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
@@ -286,9 +284,7 @@ def reference_series(
     train = tree.split("train")
     if len(train):
         ranking = rank_routes(train, alpha, allow_stop)
-        actions = Actions(fold.layout, allow_stop)
-        policy = route_policy(fold, actions, ranking)
-        endings = ending_probabilities(actions, policy, fold.weight)
+        endings = route_endings(fold, ranking, allow_stop)
         name = f"best fixed route (train), {fold.layout.name(ranking[0], fold.models)}"
         note = (
             f"chosen on train at alpha {alpha:g}; where a question does not offer it, the next "
@@ -585,7 +581,7 @@ def explore_fold(
     ]
     others += [policy_series(policy, fold, alphas, stop) for policy in policies]
     others += reference_series(tree, split, selected.alpha, len(alphas), stop)
-    if baselines and not (tree.layout.is_full and is_plain(tree)):
+    if baselines and not _is_paper_tree(tree):
         raise InputError(
             "baselines on a tree with several draws of a call, or with other routes for some "
             "questions: they are compared by `hierrouter compare`; leave --baselines out"
@@ -789,10 +785,6 @@ def _expectation_object(series: ExpectationSeries, has_calls: bool) -> dict[str,
     return {**values, "calls": numbers(series.calls)} if has_calls else values
 
 
-def _draws(series: Series) -> TypeGuard[ExpectationSeries]:
-    return isinstance(series, ExpectationSeries)
-
-
 def _nodes_on_routes(exploration: Exploration) -> Booleans:
     """Mark the nodes on a route of the oracle, of a best fixed route, or of a policy.
 
@@ -811,7 +803,9 @@ def _nodes_on_routes(exploration: Exploration) -> Booleans:
         return is_on_route
     if not is_plain(fold):
         every_series = (*exploration.others, *exploration.routers)
-        likeliest = [series.end[:, rows] for series in every_series if _draws(series)]
+        likeliest = [
+            series.end[:, rows] for series in every_series if isinstance(series, ExpectationSeries)
+        ]
         for row, reached in enumerate(np.concatenate(likeliest).T):
             for node in np.unique(reached[reached < layout.nodes]).tolist():
                 is_on_route[row, list(layout.nodes_to(node))] = True
