@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hierrouter.collection import files, peers, storing, tables
 from hierrouter.declarations.declaration import OnTask, ignore_task
-from hierrouter.declarations.flags import FIRST_DRAW, IMPORTS, MEAN_DRAW, NOTES, OWN
+from hierrouter.declarations.flags import ALL_DRAWS, FIRST_DRAW, IMPORTS, MEAN_DRAW, NOTES, OWN
 from hierrouter.engines.bills import given_cost_notes
 from hierrouter.pools.files import COST_IN_TOKENS
 from hierrouter.pools.pool import Pool
@@ -151,6 +151,7 @@ def _repetition_notes(answers: tables.Answers) -> list[str]:
         made = {
             FIRST_DRAW: "the first run of each counts",
             MEAN_DRAW: "score, tokens and seconds are means of them, the text is the first",
+            ALL_DRAWS: "each is a draw of its call",
         }
         notes.append(
             f"up to {answers.draws} runs of one query: {made[answers.rule]} (--draw {answers.rule})"
@@ -260,8 +261,8 @@ def import_answers(
         seed: of the folds, if the file has none.
         rates: prices by name of a model.
         on_progress: called with ("import", done, total).
-        draw: makes one answer of several runs of a query, a word of `flags.DRAWS`; None
-            refuses several.
+        draw: what to make of several runs of a query, a word of `flags.DRAWS`; None refuses
+            several.
 
     Raises:
         InputError: a bad row, or an argument that does not fit the format; nothing was written.
@@ -280,11 +281,14 @@ def import_answers(
         answers = log
     else:
         answers = tables.gather(rows, seed, draw)
-        names_paths = format == "table" and tables.names_paths(path)
-        if names_paths and hops is None and answers.hops > 1 and not answers.is_product:
+        is_single = answers.runs is None and hops is None
+        names_paths = is_single and format == "table" and tables.names_paths(path)
+        if names_paths and answers.hops > 1 and not answers.is_product:
             answers = answers.as_log
+    if log is not None and draw not in (None, ALL_DRAWS):
+        raise InputError(f"a log keeps all its draws: --draw {draw}; leave it out")
     if answers.runs is not None and hops is not None:
-        raise InputError(f"a log's routes are what they are: --hops {hops}; leave it out")
+        raise InputError(f"the routes are those of the file: --hops {hops}; leave it out")
     pool = storing.pool_of(answers, hops)
     if rate_of_format:
         rates = dict.fromkeys((model.name for model in pool.models), rate_of_format)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.csv
 
-from hierrouter.declarations.flags import FIRST_DRAW, MEAN_DRAW
+from hierrouter.declarations.flags import ALL_DRAWS, FIRST_DRAW, MEAN_DRAW
 from hierrouter.engines.bills import MAX_TOKEN_COUNT, NO_BILL, Bill, cost_number, read_usage
 from hierrouter.pools.pool import MAX_ACTION_NAME, MAX_HOPS
 from hierrouter.questions.datasets import refuse_leaks, with_folds
@@ -90,7 +90,7 @@ class Answers:
         by_path: the answers to each query, by path.
         repeated_rows: rows that repeat another one exactly and were counted once.
         draws: how many runs of a query there are at most; 1 if each was run once.
-        rule: how one answer was made of several draws, a word of `flags.DRAWS`; None without draws.
+        rule: what was made of several draws, a word of `flags.DRAWS`; None without draws.
         runs: of a log, the number of runs that had each answer, by query and path; the paths then
             have a step of `log_step` for each call. None if the routes are those of a full tree.
         cost_unit: of a log that states costs and no tokens, the cost of a unit of `tokens_out`,
@@ -168,10 +168,10 @@ def gather(answers: Iterable[Answer], seed: int, draw: str | None = None) -> Ans
     Args:
         answers: of the file.
         seed: of the draw of folds.
-        draw: makes one answer of several draws, a word of `flags.DRAWS`; None refuses several.
+        draw: what to make of several draws, a word of `flags.DRAWS`; None refuses several.
 
     Returns:
-        The answers.
+        The answers; a log if all draws are kept.
 
     Raises:
         InputError: a path with two answers and no `draw`, an answer whose earlier hop is missing or
@@ -200,6 +200,9 @@ def gather(answers: Iterable[Answer], seed: int, draw: str | None = None) -> Ans
     most_draws = max(
         (len(draws) for by_path in draws_by_query.values() for draws in by_path.values()), default=1
     )
+    if draw == ALL_DRAWS:
+        log = _log_of_draws(draws_by_query.values())
+        return replace(_answers_of_log(log, tuple(models), first, seed), rule=draw)
     by_query = [_single_answers(by_path, draw) for by_path in draws_by_query.values()]
     for by_path in by_query:
         _require_chains(by_path)
@@ -684,13 +687,16 @@ def _answers_of_log(
     seed: int,
 ) -> Answers:
     """Make trees of the rows of a log, see `gather_log`; parents come before their children."""
-    merged: dict[tuple[str, str, int, str, str], int] = {}
+    merged: dict[tuple[str, str, int, str, str | int | None], int] = {}
     node_of_row: list[int] = []
     nodes: list[_LogRow] = []
     for row in log:
         query = row.answer.query
         parent = node_of_row[row.parent] if row.parent >= 0 else -1
-        key = (query.dataset, query.id, parent, row.action, row.answer.response)
+        # Numbered draws without a text are not equal: the file does not have their texts.
+        is_told_by_number = row.draw is not None and not row.answer.response
+        told_by = row.draw if is_told_by_number else row.answer.response
+        key = (query.dataset, query.id, parent, row.action, told_by)
         if key in merged:
             node = nodes[merged[key]]
             node.runs += row.runs
@@ -764,16 +770,23 @@ def _is_repeated(answer: Answer, other: Answer) -> bool:
 def _require_chains(by_path: Mapping[Route, Answer]) -> None:
     """Require of each later hop that the file has the earlier one, and that it has not ended."""
     for path, answer in by_path.items():
-        if len(path) > 1 and path[:-1] not in by_path:
-            raise InputError(
-                f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: "
-                f"{answer.where}; add that row"
-            )
-        if len(path) > 1 and by_path[path[:-1]].ended:
-            raise InputError(
-                f"hop {len(path)} after one that ended: {answer.where}; remove either `ended` "
-                "or that row"
-            )
+        if len(path) > 1:
+            _require_open(by_path.get(path[:-1]), answer)
+
+
+def _require_open(earlier: Answer | None, answer: Answer) -> None:
+    """Require that the file has the earlier hop of an answer, and that it has not ended."""
+    path = answer.path
+    if earlier is None:
+        raise InputError(
+            f"hop {len(path)} without its earlier hop {' > '.join(path[:-1])}: "
+            f"{answer.where}; add that row"
+        )
+    if earlier.ended:
+        raise InputError(
+            f"hop {len(path)} after one that ended: {answer.where}; remove either `ended` "
+            "or that row"
+        )
 
 
 # Several runs of one query: one answer is made of them.
@@ -810,6 +823,29 @@ def _single_answers(
     return single
 
 
+def _log_of_draws(draws_by_query: Iterable[Mapping[Route, list[Answer]]]) -> list[_LogRow]:
+    """The answers of a file as rows of a log; a later hop follows the earlier one of its run.
+
+    Args:
+        draws_by_query: for each query the answers by path, as in `_single_answers`.
+
+    Raises:
+        InputError: a path has two answers of one draw, or a run lacks an earlier hop.
+    """
+    log: list[_LogRow] = []
+    for draws_by_path in draws_by_query:
+        positions: dict[tuple[Route, tuple[int, str]], int] = {}  # in `log`, by path and draw
+        for path in sorted(draws_by_path, key=len):
+            for place, (number, answer) in enumerate(_numbered(path, draws_by_path[path]).items()):
+                parent = positions.get((path[:-1], number), -1)
+                if len(path) > 1:
+                    _require_open(log[parent].answer if parent >= 0 else None, answer)
+                positions[path, number] = len(log)
+                verdicts = (0.0, 0.0) if answer.score is None else (answer.score, 1.0)
+                log.append(_LogRow(answer, path[-1], parent, 1, verdicts, place))
+    return log
+
+
 def _require_numbers(path: Route, draws: Sequence[Answer], rule: str) -> None:
     """Refuse a hop that not all runs of a query have, if it is not clear which runs those are."""
     query = draws[0].query
@@ -826,7 +862,7 @@ def _refuse_draws(path: Route, draws: Sequence[Answer]) -> NoReturn:
     raise InputError(
         f"{len(draws)} answers of {' > '.join(path)} to one query, {query.dataset}/{query.id}: "
         f"{first.where} and {second.where}; give different runs of it different ids, or say "
-        f"--draw {FIRST_DRAW} or --draw {MEAN_DRAW}"
+        f"--draw {ALL_DRAWS}, --draw {FIRST_DRAW} or --draw {MEAN_DRAW}"
     )
 
 

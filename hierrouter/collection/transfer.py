@@ -52,7 +52,7 @@ class Import:
         flags.choice(
             "--draw",
             DRAWS,
-            "Of several runs of one query: the first, or means of score, tokens and seconds.",
+            "Of several runs of one query: the first, means of their values, or all as draws.",
             subject="draw",
         ),
     ] = None

@@ -423,7 +423,8 @@ NOTES: Mapping[str, str] = {
 IMPORTS = (OWN, "table", "llmrouter", "routerbench")
 FIRST_DRAW = "first"  # of several runs of a query the first one
 MEAN_DRAW = "mean"  # its text, with the means of score, tokens and seconds over all runs
-DRAWS = (FIRST_DRAW, MEAN_DRAW)
+ALL_DRAWS = "all"  # each is a draw of its call, and the file is a log
+DRAWS = (FIRST_DRAW, MEAN_DRAW, ALL_DRAWS)
 # What of a cache a format has no place for, by the formats of other tools that are written.
 LOSSES: Mapping[str, tuple[str, ...]] = {
     "llmrouter": (

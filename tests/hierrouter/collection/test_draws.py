@@ -26,6 +26,7 @@ from hierrouter.engines.endpoint import Caller
 from hierrouter.engines.generator import NO_OPTIONS, Answer, CallOptions, Failure, Response
 from hierrouter.engines.token_counts import TokenCounter
 from hierrouter.evaluation.bounds import oracle, split_oracle, split_plan_oracle
+from hierrouter.evaluation.outcome import fixed_routes
 from hierrouter.pools.files import load_pool, stored_import, stored_pool, with_draws
 from hierrouter.pools.pool import Endpoint, Generation, ModelSpec, Pool
 from hierrouter.replay.inspection import cache_info, verify_cache
@@ -167,7 +168,7 @@ def test_runs_of_one_id_need_a_rule(tmp_path: Path) -> None:
         import_(file, tmp_path / "cache")
     assert str(error.value) == (
         f"3 answers of lab/tiny 1b to one query, sums/q0: {file}: row 1 and {file}: row 2; give "
-        "different runs of it different ids, or say --draw first or --draw mean"
+        "different runs of it different ids, or say --draw all, --draw first or --draw mean"
     )
     assert not (tmp_path / "cache").exists()
 
@@ -237,6 +238,51 @@ def test_a_chain_goes_on_in_the_run_in_which_it_began(tmp_path: Path) -> None:
         del row["draw"]
     with pytest.raises(InputError, match=r"hop 2: .*number the runs in a column draw"):
         gather(read_table(save(rows, tmp_path / "bare.jsonl")), 42, "first")
+
+
+def test_all_runs_are_draws_of_their_calls(tmp_path: Path) -> None:
+    result = import_(save(runs(), tmp_path / "runs.jsonl"), tmp_path / "cache", draw="all")
+    assert "up to 3 runs of one query: each is a draw of its call (--draw all)" in result.notes
+    assert stored_import(CacheReader(tmp_path / "cache").latest_plan().pool)["draw"] == "all"
+    tree = OpenTree(cache=tmp_path / "cache", scorer="given").run()
+    assert tree.layout.draws == 3
+    assert tree.layout.hops == 1
+    # Runs 0 and 1 of the second model read the same: one draw, which two of three runs had.
+    assert tree.weight[0, 1:].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 2 / 3, 1 / 3])
+    means = [outcome.quality.mean() for outcome in fixed_routes(tree)]
+    assert means == pytest.approx([1 / 3, 2 / 3])
+    assert verify_cache(tmp_path / "cache")
+
+
+def test_all_runs_of_chains_are_draws_at_each_hop(tmp_path: Path) -> None:
+    rows = chain_runs()
+    answers = gather(read_table(save(rows, tmp_path / "chains.jsonl")), 42, "all")
+    assert answers.runs is not None
+    for row in rows:  # a run whose first hop is not there
+        if (row["query_id"], row["hop"], row["draw"]) == ("q4", 1, 1):
+            row["draw"] = 7
+    with pytest.raises(InputError, match="hop 2 without its earlier hop"):
+        gather(read_table(save(rows, tmp_path / "torn.jsonl")), 42, "all")
+
+
+def test_runs_without_texts_are_told_by_their_numbers(tmp_path: Path) -> None:
+    rows = [{**row, "response": ""} for row in runs()]
+    tree = opened(rows, tmp_path, draw="all")
+    assert tree.layout.nodes == 7
+    assert tree.score[:, 1:].tolist() == [[1, 0, 0, 1, 1, 0]] * len(tree)
+
+
+def test_a_draw_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    rows = runs()
+    with pytest.raises(InputError, match=r"have the draw 0: .*row 1 and .*row 37; number them"):
+        import_(save([*rows, rows[0]], tmp_path / "twice.jsonl"), tmp_path / "cache", draw="all")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_log_keeps_its_draws_whatever_the_rule(tmp_path: Path) -> None:
+    log = [{"query_id": "q0", "question": "1 + 1", "action": "a", "path": "", "response": "2"}]
+    with pytest.raises(InputError, match="a log keeps all its draws: --draw first; leave it out"):
+        import_(save(log, tmp_path / "log.jsonl"), tmp_path / "cache", draw="first")
 
 
 def test_paths_with_equal_answers_may_go_on_differently(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ BAD_ROWS: dict[str, tuple[Spoil, str]] = {
     "twice": (
         lambda rows: rows.append({**rows[0], "response": "5"}),
         "2 answers of lab/tiny 1b to one query, sums/q0: {file}: row 1 and {file}: row 21; give "
-        "different runs of it different ids, or say --draw first or --draw mean",
+        "different runs of it different ids, or say --draw all, --draw first or --draw mean",
     ),
     "draws": (
         lambda rows: [row.update(draw=row["model"] == "lab/large 10b") for row in rows],
