@@ -1,9 +1,14 @@
 """Collections that make more draws where they decide most."""
 
 import hashlib
+import json
 import math
+import signal
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +32,14 @@ from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree
 from hierrouter_cache.errors import Interrupted
 from hierrouter_cache.layout import Layout
+from hierrouter_cache.reader import CacheReader
 from hierrouter_cache.tree import RouteTree
-from tests.conftest import Run, works
+from tests.conftest import Run, Start, works
 from tests.engines import Scripted
 from tests.hierrouter.collection.examples import sums
 from tests.hierrouter.collection.test_draws import DRAWN, warm_pool
 from tests.hierrouter.trees import lucky_tree
+from tests.servers import Reply, Server, completion, serving
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -340,3 +347,80 @@ def test_a_dry_run_names_the_least_and_the_most_and_a_limit_ends_the_least(
     assert not (tmp_path / "caches").exists()
     limited = hierrouter(*arguments, "--draws", "2..4", "--max-spend", 1e-6, cwd=tmp_path)
     assert limited.returncode == 130
+
+
+SERVED_POOL = """[pool]
+hops = 1
+draws = 2
+per_tokens = 1000
+stage_prompts = [""]
+encoder = "hashed-ngrams"
+"""
+SERVED_MODEL = """
+[[models]]
+name = "{name}"
+model = "{name}"
+base_rate = 0.01
+backend = "openai"
+generation = {{ max_new_tokens = 16, temperature = 0.7 }}
+[models.endpoint]
+base_url = "{url}"
+deployment = "{name}"
+concurrency = 4
+"""
+
+
+def lucky_server(name: str, prompt: str, before: int) -> Reply:
+    """Right with the planted chance, in each draw anew."""
+    number = int(prompt.partition("+")[0].split()[-1])
+    is_right = unit(name, prompt, before) < planted_chance(prompt, name)
+    return Reply(completion(str(2 * number) if is_right else "no", 10, 5, model=name))
+
+
+def test_further_draws_of_servers_keep_to_the_limit_and_are_paid_once(
+    tmp_path: Path, start: Start, hierrouter: Run
+) -> None:
+    questions = [
+        {"id": f"q{n}", "question": f"compute {n}+{n}", "answer": f"{2 * n}"} for n in range(60)
+    ]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    command = ("collect", "--datasets", "mine.jsonl", "--pool", "pool.toml", "--draws", "2..6")
+    with ExitStack() as stack:
+        text = SERVED_POOL
+        servers = []
+        for name in ("small", "large"):
+            server = Server(partial(lucky_server, name))
+            server.listing = Reply({"object": "list", "data": [{"id": name}]})
+            servers.append(stack.enter_context(serving(server)))
+            text += SERVED_MODEL.format(name=name, url=server.url)
+        (tmp_path / "pool.toml").write_text(text)
+
+        def asked() -> int:
+            return sum(server.asked.total() for server in servers)
+
+        price = 15 * 0.01 / 1000  # of a call, at rates per 1,000 tokens
+        least = 2 * 2 * len(questions)
+        # Killed, then stopped by a limit below the least draws, then by one above them.
+        running = start(*command, cwd=tmp_path)
+        while asked() < 40:
+            assert running.poll() is None, running.said()
+            time.sleep(0.01)
+        running.send_signal(signal.SIGKILL)
+        running.result()
+        stopped = hierrouter(*command, "--max-spend", 120 * price, cwd=tmp_path)
+        assert stopped.returncode == 130
+        assert "the limit is reached" in stopped.stderr
+        lost = asked() - len(CacheReader(tmp_path / "caches/default").sql("SELECT key FROM calls"))
+        assert 0 <= lost <= 40 + 8  # answered and not committed when it was killed
+        above = works(hierrouter(*command, "--max-spend", (least + 20) * price, cwd=tmp_path))
+        assert "every call has its least draws" in " ".join(above.stderr.split())
+        assert least + 20 <= asked() - lost <= least + 20 + 8  # those under way
+        works(hierrouter(*command, cwd=tmp_path))
+        made = asked()
+        works(hierrouter(*command, cwd=tmp_path))
+        assert asked() == made
+    tree = OpenTree(cache=tmp_path / "caches/default").run()
+    calls = (tree.weight[:, 1:] > 0).sum()
+    assert least < calls < 6 * 2 * len(questions)
+    is_train = np.array(tree.splits) == "train"
+    assert ((tree.weight[~is_train, 1:] > 0).sum(axis=1) <= 4).all()
