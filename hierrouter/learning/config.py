@@ -322,10 +322,46 @@ class ValueConfig(TrainConfig):
     components: int = 128
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableConfig(TrainConfig):
+    """Settings of a table of fixed routes, see `hierrouter.learning.policy_classes`.
+
+    Attributes:
+        folds: into how many parts the queries are cut: the grouping that decides on a query was
+            chosen on the other parts.
+    """
+
+    folds: int = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupsConfig(TableConfig):
+    """Settings of a fixed route for each data set, or label of the user's own."""
+
+    learner: ClassVar[str] = "groups"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClustersConfig(TableConfig):
+    """Settings of a fixed route for each cluster of the questions' embeddings.
+
+    Attributes:
+        clusters: at most.
+        questions: of a cluster on average, at least.
+    """
+
+    learner: ClassVar[str] = "clusters"
+
+    clusters: int = 64
+    questions: int = 8
+
+
 PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
     ("default", "ppo"): PPOConfig(),
     ("default", "exact"): ExactConfig(),
     ("default", "value"): ValueConfig(),
+    ("default", "groups"): GroupsConfig(),
+    ("default", "clusters"): ClustersConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
 }
 # Epochs between two checkpoints, by preset; 0 makes none.
@@ -334,6 +370,8 @@ CONFIG_CLASSES: dict[str, type[TrainConfig]] = {
     "ppo": PPOConfig,
     "exact": ExactConfig,
     "value": ValueConfig,
+    "groups": GroupsConfig,
+    "clusters": ClustersConfig,
 }
 
 
@@ -365,7 +403,13 @@ def preset(name: str, algo: str = "ppo") -> TrainConfig:
 
 
 PAPER_TRAINING = "the paper's PPO"
-ALGORITHM_TITLES = {"ppo": "PPO", "exact": "learned by enumeration", "value": "value model"}
+ALGORITHM_TITLES = {
+    "ppo": "PPO",
+    "exact": "learned by enumeration",
+    "value": "value model",
+    "groups": "a route for each group",
+    "clusters": "a route for each cluster",
+}
 MAX_NAMED_SETTINGS = 3
 
 

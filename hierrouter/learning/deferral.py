@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.deferral import DeferralPoint, DeferringPolicy, best_point, point_within
 from hierrouter.evaluation.outcome import Outcome, continuation_probability, greedy, single_calls
+from hierrouter.learning.policy_classes import TableRouter
 from hierrouter.learning.training import TrainedRouter, choosing_fold, training_folds
 from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError, suggestion
@@ -111,6 +112,7 @@ class Deferral:
             values = router.expected(embedding, node.tolist(), costs)
             features = np.nan_to_num(values[..., 0] - router.alpha * values[..., 1])
         else:
+            assert not isinstance(router, TableRouter), "none is calibrated"
             cost = np.array(costs, np.float32)
             features = router.features(embedding, node, cost).astype(np.float64)
         return self.head(features, layout.depth()[node]) < self.threshold
@@ -130,12 +132,16 @@ def calibrate(
 
     Raises:
         InputError: no such direct call, a share outside [0, 1], nothing to fit on, or the router
-            may give earlier answers.
+            may give earlier answers or is a table of routes.
     """
     if share is not None and not 0 <= share <= 1:
         raise InputError(f"a share of the queries is a number from 0 to 1, got {share}")
     if trained.objective.allow_return:
         raise InputError("a router with --allow-return cannot hand over; leave --defer-to out")
+    if isinstance(trained.router, TableRouter):
+        raise InputError(
+            "a table of routes is never in doubt, and cannot hand over; leave --defer-to out"
+        )
     learn_from, choose_on = training_folds(tree)
     head = fit_head(trained, learn_from, stronger)
     deferral = Deferral(trained, stronger, head, threshold=-np.inf)

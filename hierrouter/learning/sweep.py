@@ -17,12 +17,14 @@ from hierrouter.learning.config import (
     Objective,
     OnEpoch,
     OnEvaluation,
+    TableConfig,
     TrainConfig,
     ValueConfig,
     ignore_epoch,
     ignore_evaluation,
 )
 from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
+from hierrouter.learning.policy_classes import TableGrid, TableRouter, fit_table
 from hierrouter.learning.resumption import Resumption, TrainingState
 from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
 from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, ValueRouter
@@ -85,7 +87,7 @@ class TrainedSweep:
     """Routers for every alpha, and their origin.
 
     Attributes:
-        model: the value model, or a network for each alpha of the grid.
+        model: the value model, or a network or a table of routes for each alpha of the grid.
         alphas: the grid.
         objective: what it was trained for; its alpha means nothing.
         origin: its pool, inputs and training.
@@ -95,7 +97,7 @@ class TrainedSweep:
             of versions that took those of the nearest alpha.
     """
 
-    model: ValueModel | NetworkGrid
+    model: ValueModel | NetworkGrid | TableGrid
     alphas: tuple[float, ...]
     objective: Objective
     origin: Origin
@@ -106,18 +108,21 @@ class TrainedSweep:
         """The router for one alpha >= 0; no training.
 
         Of networks it is that of an alpha of the grid; between two alphas the one of them that has
-        the higher R here on the fold that chose their weights. Where no gain over the best fixed
+        the higher R here on the fold that chose their weights. Of tables it is that of the nearest
+        alpha, whose routes are chosen anew. Where no gain over the best fixed
         route at this alpha is shown, that route is the constant choice, see `FixedChoices`.
 
         Raises:
             InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
-        router: ValueRouter | TrainedNetwork
+        router: ValueRouter | TrainedNetwork | TableRouter
         history: tuple[float, ...] = ()
         if isinstance(self.model, NetworkGrid):
             number = self._network_at(self.model, alpha)
             router = self.model.networks[number]
             history = self.model.histories[number]
+        elif isinstance(self.model, TableGrid):
+            router = self.model.tables[self._nearest(alpha)].at(alpha)
         else:
             router = ValueRouter(self.model, alpha)
         return TrainedRouter(
@@ -246,7 +251,7 @@ def train_sweep(
     """Learn for all alphas at once, with the algorithm that the settings belong to.
 
     PPO and learning by enumeration train one network for the whole grid, see `alpha_network`. The
-    value model is one fit.
+    value model is one fit; tables of routes are one for each alpha.
 
     Args:
         tree: all folds.
@@ -265,9 +270,14 @@ def train_sweep(
             from is not one of this training.
     """
     origin = Origin.of(tree, config, seed)
-    model: ValueModel | NetworkGrid
+    model: ValueModel | NetworkGrid | TableGrid
     if isinstance(config, ValueConfig):
         model = fit_value(tree, alphas, objective, config, on_epoch)
+    elif isinstance(config, TableConfig):
+        tables = (
+            fit_table(tree, replace(objective, alpha=alpha), config, seed) for alpha in alphas
+        )
+        model = TableGrid(tuple(tables))
     else:
         assert isinstance(config, NetworkConfig)
         # Imported here: training a network needs torch, deciding with a trained one does not.

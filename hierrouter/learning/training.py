@@ -33,6 +33,7 @@ from hierrouter.learning.config import (
     OnEpoch,
     OnEvaluation,
     PPOConfig,
+    TableConfig,
     TianshouConfig,
     TrainConfig,
     ValueConfig,
@@ -41,6 +42,7 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.forward import TrainedNetwork
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
+from hierrouter.learning.policy_classes import TableRouter, fit_table
 from hierrouter.learning.resumption import Resumption, TrainingState, select
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.tables import safe_text
@@ -66,7 +68,8 @@ def train(
 
     PPO and learning by enumeration train a network on the fold "train", and keep the iterate that
     is best on the fold "validation": of equals there the better one on train, then the earlier one.
-    Without a validation fold the train fold chooses. The value model learns from both folds.
+    Without a validation fold the train fold chooses. The value model and tables of routes learn
+    from both folds.
 
     Args:
         tree: all folds.
@@ -88,6 +91,9 @@ def train(
         model = fit_value(tree, [objective.alpha], objective, config, on_epoch)
         value_router = ValueRouter(model, objective.alpha)
         return TrainedRouter(value_router, objective, origin, history=())
+    if isinstance(config, TableConfig):
+        table_router = fit_table(tree, objective, config, seed)
+        return TrainedRouter(table_router, objective, origin, history=())
     assert isinstance(config, NetworkConfig)
     require_given(config, own)
     from hierrouter.learning import network  # torch: see above
@@ -512,7 +518,8 @@ class TrainedRouter:
     """A router and everything needed to use and to reproduce it.
 
     Attributes:
-        router: the network with its best weights, or the value model at one alpha.
+        router: the network with its best weights, the value model at one alpha, or a table of
+            routes.
         objective: what it was trained for.
         origin: its pool, inputs and training.
         history: exact greedy R of a network on the validation fold at each evaluation; empty for
@@ -526,7 +533,7 @@ class TrainedRouter:
             value model and for routers of versions that kept none.
     """
 
-    router: TrainedNetwork | ValueRouter
+    router: TrainedNetwork | ValueRouter | TableRouter
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
@@ -605,7 +612,7 @@ class TrainedRouter:
 
         Raises:
             InputError: this router cannot read the tree, see `Origin.check_matches`; or it is a
-                value model, or one route that the tree has not.
+                value model or a table of routes, or one route that the tree has not.
         """
         self.origin.check_matches(tree, self.dim)
         if self.origin.has_routes_of(tree):
@@ -615,8 +622,9 @@ class TrainedRouter:
         new = self.objective.actions(origin.layout)
         calls = np.array([self.origin.models.index(name) for name in tree.models])
         if not isinstance(self.router, TrainedNetwork):
+            kind = "a value model" if isinstance(self.router, ValueRouter) else "a table of routes"
             raise InputError(
-                "checkpoint is for other routes than those of the cache, and a value model knows "
+                f"checkpoint is for other routes than those of the cache, and {kind} knows "
                 f"those of its training only: {_route_differences(old.layout, new.layout, calls)}; "
                 "`hierrouter report --retrain` trains it on this cache; or take --algo exact or ppo"
             )
@@ -644,6 +652,8 @@ class TrainedRouter:
             return self.constant.policy_on(tree, self.actions)
         if isinstance(self.router, ValueRouter):
             return self.router.probabilities(self.objective.view(tree))
+        if isinstance(self.router, TableRouter):
+            return self.router.probabilities(tree)
         return self.router.policy(self.objective.view(tree), self.actions)
 
     @property
@@ -651,12 +661,31 @@ class TrainedRouter:
         """Length of the embeddings that it reads."""
         if isinstance(self.router, ValueRouter):
             return self.router.model.dim
+        if isinstance(self.router, TableRouter):
+            return self.router.dim
         return self.router.shape.dim
 
     @property
     def holds_out(self) -> bool:
         """Whether it decides on each query that it learned from as if it had not."""
-        return isinstance(self.router, ValueRouter)
+        return not isinstance(self.router, TrainedNetwork)
+
+    @property
+    def reads_question(self) -> bool:
+        """Whether it reads the embedding of the question itself after answers, too."""
+        return isinstance(self.router, TableRouter) and self.router.reads_question
+
+    @property
+    def table_in_words(self) -> str:
+        """The routes that it takes, by group of questions; empty unless it is a table of routes."""
+        if self.constant or not isinstance(self.router, TableRouter):
+            return ""
+        return self.router.in_words(self.origin.models)
+
+    @property
+    def known_groups(self) -> tuple[str, ...]:
+        """The data sets or labels that it has routes for; empty if it does not read them."""
+        return self.router.table.names if isinstance(self.router, TableRouter) else ()
 
     def features(self, tree: RouteTree) -> NDArray[np.float64]:
         """Features of every state, for other models to learn from.
@@ -666,7 +695,7 @@ class TrainedRouter:
             action; 0 for an action that is not legal.
         """
         fitted = self.fitted_to(tree)
-        if isinstance(fitted.router, ValueRouter):
+        if not isinstance(fitted.router, TrainedNetwork):
             rewards = fitted.router.rewards(tree)
             return np.where(np.isfinite(rewards), rewards, 0.0)
         return fitted.router.all_features(tree, fitted.actions)
@@ -712,6 +741,8 @@ class TrainedRouter:
         embedding: NDArray[np.float32],
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
+        groups: Sequence[str] = (),
+        roots: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float64] | None:
         """Expected quality and cost after each action at some live states.
 
@@ -719,13 +750,20 @@ class TrainedRouter:
             embedding: see `decide_each`.
             paths: see `decide_each`.
             costs: see `decide_each`.
+            groups: see `decide_each`.
+            roots: see `decide_each`.
 
         Returns:
             float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal. None
             for a network, which predicts neither.
         """
-        if not isinstance(self.router, ValueRouter):
+        if isinstance(self.router, TrainedNetwork):
             return None
+        if isinstance(self.router, TableRouter):
+            nodes = self._nodes(paths)
+            expected = self.router.expected(nodes, *_origins(embedding, groups, roots))
+            expected[..., 1] -= np.array(costs)[:, None]
+            return expected
         return self.router.expected(embedding, self._nodes(paths), costs)
 
     def decide_each(
@@ -733,6 +771,8 @@ class TrainedRouter:
         embedding: NDArray[np.float32],
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
+        groups: Sequence[str] = (),
+        roots: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float64]:
         """The stochastic policy at some live states, evaluated together.
 
@@ -741,12 +781,15 @@ class TrainedRouter:
             paths: of each state the models called so far, by number: fewer than L, or up to L with
                 `allow_return`.
             costs: of each state C so far, in money.
+            groups: data set or label of each question, "" if it is unknown; empty if none is known.
+            roots: float32[n, dim], the vectors of each question before any answer, see
+                `reads_question`; None takes those of the states.
 
         Returns:
             float64[n, A]. Where a constant choice is made, the states beside its route, which are
             reached only after a failed call, have the chances of the router that it stands for.
         """
-        chances = self._learned_each(embedding, paths, costs)
+        chances = self._learned_each(embedding, paths, costs, groups, roots)
         if self.constant:
             nodes = self._nodes(paths)
             route = self.actions.layout.route
@@ -760,19 +803,29 @@ class TrainedRouter:
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
         chances: NDArray[np.float64],
+        groups: Sequence[str] = (),
+        roots: NDArray[np.float32] | None = None,
     ) -> list[tuple[int, ...]]:
         """All legal actions at some live states, in the order in which they are to be tried.
 
         That is the order of their chances. A constant choice has one action with a chance; the
-        others are in the order of the router that it stands for.
+        others are in the order of the router that it stands for. Those of a table of routes are in
+        the order of the routes that go on with them.
 
         Args:
             embedding: see `decide_each`.
             paths: see `decide_each`.
             costs: see `decide_each`.
             chances: float64[n, A], what `decide_each` returned.
+            groups: see `decide_each`.
+            roots: see `decide_each`.
         """
-        learned = self._learned_each(embedding, paths, costs) if self.constant else chances
+        learned = chances
+        if isinstance(self.router, TableRouter):
+            origins = _origins(embedding, groups, roots)
+            learned = self.router.preferences(self._nodes(paths), *origins)
+        elif self.constant:
+            learned = self._learned_each(embedding, paths, costs, groups, roots)
         legal = self.actions.legal()[self._nodes(paths)]
         orders = np.lexsort((-learned, -chances, ~legal))
         return [
@@ -785,9 +838,13 @@ class TrainedRouter:
         embedding: NDArray[np.float32],
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
+        groups: Sequence[str],
+        roots: NDArray[np.float32] | None,
     ) -> NDArray[np.float64]:
-        """As `decide_each`, of the network or the value model, whatever the constant choice."""
+        """As `decide_each`, of the router itself, whatever the constant choice."""
         nodes = self._nodes(paths)
+        if isinstance(self.router, TableRouter):
+            return self.router.live_probabilities(nodes, *_origins(embedding, groups, roots))
         if isinstance(self.router, ValueRouter):
             return self.router.live_probabilities(embedding, nodes, costs)
         node = np.array(nodes)
@@ -801,6 +858,14 @@ class TrainedRouter:
     def _nodes(self, paths: Sequence[tuple[int, ...]]) -> list[int]:
         """The node where each path ends."""
         return [self.actions.layout.node(path) for path in paths]
+
+
+def _origins(
+    embedding: NDArray[np.float32], groups: Sequence[str], roots: NDArray[np.float32] | None
+) -> tuple[Sequence[str], NDArray[np.float32]]:
+    """The group and the vectors of the question of each live state, see `decide_each`."""
+    known = groups if len(groups) else ("",) * len(embedding)
+    return known, embedding if roots is None else roots
 
 
 def training_remarks(

@@ -494,7 +494,7 @@ class ValueModel:
         content, _, _ = self.fingerprint.rpartition("-")
         if not len(self.learned) or tree.content != content:
             return np.full(len(tree), -1)
-        digests = _query_digests(tree)
+        digests = query_digests(tree)
         row = np.searchsorted(self.learned, digests).clip(max=len(self.learned) - 1)
         return np.where(self.learned[row] == digests, row, -1)
 
@@ -673,7 +673,7 @@ def fit(
     actions = objective.actions(tree.layout)
     fold = objective.view(training_queries(tree).with_pruned())
     # A fixed subset, as good as random: the first queries in the order of their digests.
-    fold = fold.select(np.argsort(_query_digests(fold), kind="stable")[: config.queries])
+    fold = fold.select(np.argsort(query_digests(fold), kind="stable")[: config.queries])
     parts = fold.require_embedded()
     knots = _knots(fold, alphas, objective)
     number = None
@@ -699,7 +699,7 @@ def fit(
         texts=texts,
         numbers=np.concatenate([np.empty(0, bool), *present]).astype(np.int64),
         positions=positions,
-        learned=_query_digests(fold),
+        learned=query_digests(fold),
         number=number,
     )
 
@@ -895,7 +895,7 @@ def _knots(tree: RouteTree, alphas: Sequence[float], objective: Objective) -> tu
     return tuple(np.unique(np.minimum(knots, MAX_ALPHA)).tolist())
 
 
-def _query_digests(tree: RouteTree) -> Integers:
+def query_digests(tree: RouteTree) -> Integers:
     """int64[queries]: the first 8 bytes of each query's digest, the same in any tree."""
     digests = []
     for dataset, query in zip(tree.datasets, tree.query_ids, strict=True):

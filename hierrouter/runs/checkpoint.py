@@ -25,6 +25,13 @@ from safetensors.numpy import save
 from hierrouter.evaluation.budget import RouteHull
 from hierrouter.learning.config import NetworkConfig, Objective, config_class
 from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
+from hierrouter.learning.policy_classes import (
+    TableGrid,
+    TableRouter,
+    describe_table,
+    rebuild_table,
+    tensors_of_table,
+)
 from hierrouter.learning.resumption import prefix, select
 from hierrouter.learning.sweep import FixedChoices, Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Origin, TrainedRouter
@@ -55,6 +62,7 @@ PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip aroun
 PLAIN_ORIGIN_KEYS = ("hops", "encoder", "view", "seed", "fingerprint", "version")
 SEED_FOLDER = "seed-"  # begins the names of the folders within that of a sweep
 NETWORK_GROUP = "network"  # begins the names of the tensors of a network of a sweep
+TABLE_GROUP = "table"  # begins the names of the tensors of a table of routes of a sweep
 INTEGER_TENSORS = (
     "numbers",
     "learned",
@@ -174,6 +182,8 @@ def describe(policy: Policy) -> dict[str, Any]:
     if isinstance(policy, TrainedSweep):
         if isinstance(policy.model, NetworkGrid):
             description.update(_describe_networks(policy.model))
+        elif isinstance(policy.model, TableGrid):
+            description["tables"] = list(map(describe_table, policy.model.tables))
         else:
             description.update(_describe_value_model(policy.model))
         description["constants"] = [_constant_values(constant) for constant in policy.constants]
@@ -192,6 +202,8 @@ def describe(policy: Policy) -> dict[str, Any]:
         description["constant"] = _constant_values(policy.constant)
     if isinstance(policy.router, ValueRouter):
         description.update(_describe_value_model(policy.router.model))
+    elif isinstance(policy.router, TableRouter):
+        description["table"] = describe_table(policy.router)
     else:
         description["shape"] = policy.router.shape.as_object()
     return description
@@ -229,9 +241,13 @@ def tensors_of(policy: Policy) -> dict[str, Array]:
     if isinstance(policy, TrainedSweep):
         if isinstance(policy.model, NetworkGrid):
             return _tensors_of_networks(policy.model)
+        if isinstance(policy.model, TableGrid):
+            return _tensors_of_tables(policy.model)
         return _tensors_of_model(policy.model)
     if isinstance(policy.router, ValueRouter):
         return _tensors_of_model(policy.router.model)
+    if isinstance(policy.router, TableRouter):
+        return tensors_of_table(policy.router)
     statistics = {name: np.array(column) for name, column in policy.statistics.items()}
     return {**policy.router.weights, **prefix(STATISTICS, statistics)}
 
@@ -245,6 +261,13 @@ def _tensors_of_networks(grid: NetworkGrid) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for number, network in enumerate(grid.networks):
         arrays.update(prefix(f"{NETWORK_GROUP}{number}", network.weights))
+    return arrays
+
+
+def _tensors_of_tables(grid: TableGrid) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for number, table in enumerate(grid.tables):
+        arrays.update(prefix(f"{TABLE_GROUP}{number}", tensors_of_table(table)))
     return arrays
 
 
@@ -317,8 +340,10 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
     _check_fit(origin, objective, shape)
     if "alphas" in description:
         return _sweep(description, origin, objective, shape, tensors)
-    router: TrainedNetwork | ValueRouter
-    if shape is None:
+    router: TrainedNetwork | ValueRouter | TableRouter
+    if "table" in description:
+        router = _table(description["table"], origin, objective, tensors)
+    elif shape is None:
         model = _value_model(description, origin, objective, tensors)
         router = ValueRouter(model, objective.alpha)
     else:
@@ -368,8 +393,10 @@ def _sweep(
     shape: RouterShape | None,
     tensors: dict[str, Array],
 ) -> TrainedSweep:
-    model: ValueModel | NetworkGrid
-    if shape is None:
+    model: ValueModel | NetworkGrid | TableGrid
+    if "tables" in description:
+        model = _table_grid(description, origin, objective, tensors)
+    elif shape is None:
         model = _value_model(description, origin, objective, tensors)
     else:
         model = _network_grid(description, shape, tensors)
@@ -378,6 +405,8 @@ def _sweep(
         raise ValueError(f"alphas {grid}")
     if isinstance(model, NetworkGrid) and len(model.networks) != len(grid):
         raise ValueError(f"{len(model.networks)} networks")
+    if isinstance(model, TableGrid) and len(model.tables) != len(grid):
+        raise ValueError(f"{len(model.tables)} tables")
     constants = [_constant(constant, origin) for constant in description["constants"]]
     if constants and len(constants) != len(grid):
         raise ValueError(f"{len(constants)} constants")
@@ -426,6 +455,22 @@ def _network_grid(
         cost=tuple(map(float, description["cost"])),
         histories=tuple(tuple(map(float, history)) for history in description["histories"]),
     )
+
+
+def _table(
+    values: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
+) -> TableRouter:
+    return rebuild_table(values, tensors, objective.actions(origin.layout), origin.fingerprint)
+
+
+def _table_grid(
+    description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
+) -> TableGrid:
+    tables = [
+        _table(values, origin, objective, select(tensors, f"{TABLE_GROUP}{number}"))
+        for number, values in enumerate(description["tables"])
+    ]
+    return TableGrid(tuple(tables))
 
 
 def _value_model(

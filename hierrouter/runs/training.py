@@ -365,6 +365,8 @@ class TrainingPlan:
             folders.finish_run(record.folder, result)
             if router.constant:
                 callbacks.on_note(router.why_constant)
+            elif router.table_in_words:
+                callbacks.on_note(router.table_in_words)
         return Run(record.folder, router, reached)
 
     def _router_within_budget(

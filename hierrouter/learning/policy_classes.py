@@ -1,0 +1,590 @@
+"""Small policy classes: tables of fixed routes, one for each group of questions.
+
+A group is a data set, or a label that the user knows of a question in service (`groups`), or a
+cluster of the questions' embeddings (`clusters`). Each group takes the fixed route that is best in
+it; its means are drawn towards those of all questions, the more so the fewer questions it has
+(partial pooling). How strongly, and how many clusters there are, is what is best on questions that
+are left out, each by itself. If no grouping is better than one route for all, there is none.
+
+Letters of shapes: n queries, G groups, r fixed routes, S states of a query, A actions. The last
+axis of a value, of length 2, is Q and C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from hierrouter.evaluation.bounds import RANK_DIGITS, cheapest_best, rank_routes
+from hierrouter.evaluation.outcome import (
+    Actions,
+    FixedRoutes,
+    Floats,
+    Integers,
+    route_policy,
+    step_ranks,
+)
+from hierrouter.learning.config import ClustersConfig, GroupsConfig, Objective, TableConfig
+from hierrouter.learning.value import query_digests, training_queries
+from hierrouter.tables import safe_text
+from hierrouter_cache.tree import RouteTree, net_reward
+
+Array = NDArray[np.float32]
+
+ALL = 0  # row of a table that has the means over all questions
+# Strengths of the pooling, in questions: as many questions of the mean of all are added to a group.
+# Of equally good ones the first, strongest one is taken.
+POOLINGS = (300.0, 100.0, 30.0, 10.0, 3.0, 0.0)
+MAX_CENTRE_QUERIES = 4_096  # queries from which centres are computed, at most
+CENTRE_STARTS = 3  # random starts of k-means
+MAX_LISTED_GROUPS = 8  # groups that a sentence lists, at most
+
+
+@dataclass(frozen=True, eq=False)
+class RouteTable:
+    """The mean Q and C of every fixed route, over all questions and in each of some groups.
+
+    Attributes:
+        actions: what may be chosen.
+        alpha: reward lost per unit of cost.
+        fingerprint: of the tree it was learned from.
+        dim: length of the embeddings of the states.
+        names: data set or label of each group, ascending; empty if groups are clusters.
+        centres: float32[G, width], of clusters; float32[0, width] if groups have names.
+        route: int64[r], the numbers of the routes, ascending; see `Layout.route`.
+        listed: int64[l], positions of the routes that are a group's choice; others are taken where
+            a question does not offer that.
+        values: float64[1 + G, r, 2], mean Q and C: of all questions, then of each group.
+        count: int64[1 + G], questions of each.
+        learned: int64[n], ascending, the digests of the queries it learned from.
+        without_self: int64[n], position of the route that each of them takes without itself.
+
+    Raises:
+        ValueError: the parts do not fit together.
+    """
+
+    actions: Actions
+    alpha: float
+    fingerprint: str
+    dim: int
+    names: tuple[str, ...]
+    centres: Array
+    route: Integers
+    listed: Integers
+    values: Floats
+    count: Integers
+    learned: Integers
+    without_self: Integers
+
+    def __post_init__(self) -> None:
+        integers = (self.route, self.listed, self.count, self.learned, self.without_self)
+        fits = [
+            all(array.dtype == np.int64 and array.ndim == 1 for array in integers),
+            self.centres.dtype == np.float32 and self.centres.ndim == 2,
+            self.values.dtype == np.float64,
+            self.values.shape == (len(self.count), len(self.route), 2),
+            len(self.count) == 1 + max(len(self.names), len(self.centres)),
+            not (self.names and len(self.centres)),
+            self.names == tuple(sorted(set(self.names))),
+            self.centres.shape[1:] <= (self.dim,),
+            len(self.listed) > 0,
+            len(self.learned) == len(self.without_self),
+        ]
+        if not all(fits) or not self._has_routes:
+            raise ValueError("the parts of a table of routes do not fit")
+
+    @property
+    def _has_routes(self) -> bool:
+        """Whether all numbers and positions of routes are possible."""
+        nodes = self.actions.layout.nodes
+        positions = np.concatenate([self.listed, self.without_self])
+        return bool(
+            ((self.route > 0) & (self.route < nodes)).all()
+            and (np.diff(self.route) > 0).all()
+            and ((positions >= 0) & (positions < len(self.route))).all()
+            and (np.diff(self.learned) >= 0).all()
+        )
+
+    @property
+    def groups(self) -> int:
+        """G; 0 if no grouping is better than one route for all questions."""
+        return len(self.count) - 1
+
+    @cached_property
+    def best(self) -> Integers:
+        """int64[1 + G], number of the route of all questions and of each group."""
+        return np.array([ranking[0] for ranking in self.rankings], np.int64)
+
+    @cached_property
+    def rankings(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the routes of all questions and of each group, the best one first."""
+        quality, cost = np.moveaxis(self.values.round(RANK_DIGITS), -1, 0)
+        reward = np.round(net_reward(quality, cost, self.alpha), RANK_DIGITS)
+        is_other = np.ones(len(self.route), np.bool_)
+        is_other[self.listed] = False
+        # Other routes are in the order of all questions: few questions of a group offer them.
+        reward = np.where(is_other, reward[ALL], reward)
+        orders = (np.lexsort((self.route, cost[row], -reward[row], is_other)) for row in self._rows)
+        return tuple(tuple(self.route[order].tolist()) for order in orders)
+
+    @property
+    def _rows(self) -> range:
+        return range(len(self.count))
+
+    def row_of(self, groups: Sequence[str], vectors: Array) -> Integers:
+        """Find the row of each question: that of its group, or `ALL` if the group is unknown.
+
+        Args:
+            groups: data set or label of each question; "" is unknown.
+            vectors: float32[n, dim], embedding of each question, before any answer.
+
+        Returns:
+            int64[n].
+        """
+        if self.names:
+            row = {name: number for number, name in enumerate(self.names, 1)}
+            return np.array([row.get(group, ALL) for group in groups], np.int64)
+        if len(self.centres):
+            return 1 + nearest_centre(vectors[:, : self.centres.shape[1]], self.centres)
+        return np.full(len(vectors), ALL)
+
+    @cached_property
+    def expected(self) -> Floats:
+        """float64[1 + G, S, A, 2]: Q and C of the best route that goes on with each action.
+
+        NaN for an action that is not legal.
+        """
+        shape = (self.actions.states, self.actions.count)
+        expected = np.full((len(self.count), *shape, 2), np.nan)
+        for row, ranking in enumerate(self.rankings):
+            ranks = np.ceil(step_ranks(self.actions, ranking))
+            state, action = np.nonzero(np.isfinite(ranks) & self.actions.legal())
+            routes = np.array(ranking)[ranks[state, action].astype(np.int64)]
+            expected[row, state, action] = self.values[row, np.searchsorted(self.route, routes)]
+        return expected
+
+    @cached_property
+    def choice(self) -> Integers:
+        """int64[1 + G, S]: the action of all questions and of each group at each state."""
+        last = float(self.actions.layout.nodes)
+        legal = self.actions.legal()
+        choices = []
+        for ranking in self.rankings:
+            ranks = np.minimum(step_ranks(self.actions, ranking), last)
+            choices.append(np.where(legal, ranks, np.inf).argmin(axis=1))
+        return np.array(choices)
+
+
+@dataclass(frozen=True)
+class TableRouter:
+    """A table of fixed routes as a router: each question takes the route of its group.
+
+    Attributes:
+        table: the table.
+    """
+
+    table: RouteTable
+
+    @property
+    def alpha(self) -> float:
+        """Reward lost per unit of cost."""
+        return self.table.alpha
+
+    def at(self, alpha: float) -> TableRouter:
+        """The same groups, with the routes that are the best at another alpha.
+
+        A query that it learned from takes the route that is best without it at the old one.
+        """
+        return TableRouter(replace(self.table, alpha=alpha))
+
+    @property
+    def dim(self) -> int:
+        """Length of the embeddings that it reads."""
+        return self.table.dim
+
+    @property
+    def reads_question(self) -> bool:
+        """Whether it reads the embedding of the question also after answers."""
+        return len(self.table.centres) > 0
+
+    def has_learned(self, number: int) -> bool:
+        """False: it reads no number of a state."""
+        return False
+
+    def probabilities(self, tree: RouteTree) -> Floats:
+        """Compute float64[queries, S, A], one-hot: the action at every state.
+
+        A query that it learned from takes the route that is best without it.
+        """
+        table = self.table
+        tree = tree.with_layout(table.actions.layout)
+        row = self._rows(tree)
+        taken = table.best[row]
+        learned = learned_rows(tree, table.fingerprint, table.learned)
+        is_learned = learned >= 0
+        taken[is_learned] = table.route[table.without_self[learned[is_learned]]]
+        policy = np.empty((len(tree), table.actions.states, table.actions.count))
+        for key in np.unique(np.stack([row, taken], axis=1), axis=0):
+            group, first = key.tolist()
+            rows = np.flatnonzero((row == group) & (taken == first))
+            others = (node for node in table.rankings[group] if node != first)
+            policy[rows] = route_policy(tree.select(rows), table.actions, (first, *others))
+        return policy
+
+    def rewards(self, tree: RouteTree) -> Floats:
+        """float64[queries, S, A]: expected R of the best route with each action; -inf if illegal.
+
+        The means include the query itself, if the table learned from it.
+        """
+        return self._reward(self.table.expected[self._rows(tree)])
+
+    def expected(self, node: Sequence[int], groups: Sequence[str], roots: Array) -> Floats:
+        """Expected Q and C after each action at some states.
+
+        Args:
+            node: n numbers of nodes.
+            groups: data set or label of each question; "" is unknown.
+            roots: float32[n, dim], embedding of each question before any answer.
+
+        Returns:
+            float64[n, A, 2], in total and not from the state on; NaN for an action that is not
+            legal.
+        """
+        return self.table.expected[self.table.row_of(groups, roots), np.array(node)]
+
+    def live_probabilities(
+        self, node: Sequence[int], groups: Sequence[str], roots: Array
+    ) -> Floats:
+        """float64[n, A], one-hot: the action at some states; see `expected`."""
+        row = self.table.row_of(groups, roots)
+        return np.eye(self.table.actions.count)[self.table.choice[row, np.array(node)]]
+
+    def preferences(self, node: Sequence[int], groups: Sequence[str], roots: Array) -> Floats:
+        """float64[n, A]: expected R of each action at some states; see `expected`."""
+        row = self.table.row_of(groups, roots)
+        return self._reward(self.table.expected[row, np.array(node)])
+
+    def in_words(self, models: Sequence[str]) -> str:
+        """The table in a sentence: the route of each group, and that of all others."""
+        table = self.table
+
+        def name(row: int) -> str:
+            return safe_text(table.actions.layout.name(int(table.best[row]), models))
+
+        if not table.groups:
+            return f"no grouping is better than one route: {name(ALL)}"
+        if table.names:
+            listed = range(1, 1 + min(table.groups, MAX_LISTED_GROUPS))
+            parts = [f"{safe_text(table.names[row - 1])}: {name(row)}" for row in listed]
+            if table.groups > len(listed):
+                parts.append(f"{table.groups - len(listed):,} more groups")
+            return f"a route for each group: {'; '.join(parts)}; other questions: {name(ALL)}"
+        routes, first, number = np.unique(table.best[1:], return_index=True, return_inverse=True)
+        shares = np.bincount(number, table.count[1:]) / table.count[ALL]
+        parts = [
+            f"{name(1 + int(first[position]))} for {shares[position]:.0%}"
+            for position in np.argsort(-shares, kind="stable")[:MAX_LISTED_GROUPS].tolist()
+        ]
+        if len(routes) > len(parts):
+            parts.append(f"{len(routes) - len(parts):,} more routes")
+        return f"a route for each of {table.groups:,} clusters of questions: {'; '.join(parts)}"
+
+    def _rows(self, tree: RouteTree) -> Integers:
+        vectors = np.zeros((len(tree), self.table.dim), np.float32)
+        if self.reads_question:
+            vectors = question_vectors(tree)
+        return self.table.row_of(tree.datasets, vectors)
+
+    def _reward(self, values: Floats) -> Floats:
+        reward = net_reward(values[..., 0], values[..., 1], self.alpha)
+        return np.where(np.isnan(reward), -np.inf, reward)
+
+
+@dataclass(frozen=True)
+class TableGrid:
+    """A table of routes for each alpha of a grid.
+
+    Attributes:
+        tables: in the order of the alphas.
+    """
+
+    tables: tuple[TableRouter, ...]
+
+    @property
+    def dim(self) -> int:
+        """Length of the embeddings that they read."""
+        return self.tables[0].dim
+
+
+def question_vectors(tree: RouteTree) -> Array:
+    """float32[queries, dim]: the embedding at the root, before any answer."""
+    rows = np.arange(len(tree))
+    return tree.embedding_at(rows, np.zeros_like(rows))
+
+
+def nearest_centre(vectors: Array, centres: Array) -> Integers:
+    """int64[n]: the nearest centre of each vector; of equally near ones the first.
+
+    Args:
+        vectors: float32[n, width].
+        centres: float32[k, width].
+    """
+    squares = (centres.astype(np.float64) ** 2).sum(axis=1)
+    distance = squares - 2 * vectors.astype(np.float64) @ centres.T.astype(np.float64)
+    return distance.argmin(axis=1)
+
+
+def learned_rows(tree: RouteTree, fingerprint: str, learned: Integers) -> Integers:
+    """Find the queries that a policy learned from.
+
+    Args:
+        tree: the queries.
+        fingerprint: of the tree that it learned from.
+        learned: int64[n], ascending, their digests.
+
+    Returns:
+        int64[queries]: row of each query among those, or -1.
+    """
+    content, _, _ = fingerprint.rpartition("-")
+    if not len(learned) or tree.content != content:
+        return np.full(len(tree), -1)
+    digests = query_digests(tree)
+    row = np.searchsorted(learned, digests).clip(max=len(learned) - 1)
+    return np.where(learned[row] == digests, row, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grouping:
+    """A way to group the queries.
+
+    Attributes:
+        group: int64[n], of each query, from 0; all of them occur.
+        names: of the groups; empty for clusters.
+        centres: float32[G, width], of clusters.
+    """
+
+    group: Integers
+    names: tuple[str, ...]
+    centres: Array
+
+
+def fit_table(tree: RouteTree, objective: Objective, config: TableConfig, seed: int) -> TableRouter:
+    """Learn a table of routes from the folds "train" and "validation".
+
+    Args:
+        tree: all folds.
+        objective: alpha, and how an episode may end.
+        config: the settings; their class says what a group is.
+        seed: of the random starts of the centres.
+
+    Raises:
+        InputError: there is nothing to learn from.
+    """
+    fold = training_queries(tree)
+    fold = fold.select(np.argsort(query_digests(fold), kind="stable"))
+    alpha = objective.alpha
+    ranking = rank_routes(fold, alpha, objective.ends_early)
+    means = FixedRoutes(fold, objective.ends_early, ranking if len(ranking) > 1 else ())
+    listed = means.listed
+    values = np.stack([means.quality, means.cost], axis=-1)
+    candidates = _Candidates(values[:, listed], alpha, config.folds)
+    groupings = [
+        _Grouping(np.zeros(len(fold), np.int64), (), np.empty((0, 0), np.float32)),
+        *_groupings(fold, config, seed),
+    ]
+    for number, grouping in enumerate(groupings):
+        for pooling in POOLINGS if number else POOLINGS[:1]:
+            candidates.add(number, grouping.group, pooling)
+    number, pooling = candidates.best
+    grouping = groupings[number]
+    all_values = values.mean(axis=0)
+    sums, count = _sums(values, grouping.group)
+    share = _share(count, pooling)[:, None, None]
+    group_values = all_values + share * (sums / count[:, None, None] - all_values)
+    if not number:  # one route for all
+        group_values = group_values[:0]
+        count = count[:0]
+    table = RouteTable(
+        actions=objective.actions(tree.layout),
+        alpha=alpha,
+        fingerprint=tree.fingerprint,
+        dim=tree.dim,
+        names=grouping.names,
+        centres=grouping.centres,
+        route=means.node,
+        listed=listed,
+        values=np.concatenate([all_values[None], group_values]),
+        count=np.concatenate([[len(fold)], count]).astype(np.int64),
+        learned=query_digests(fold),
+        without_self=listed[candidates.without_self],
+    )
+    return TableRouter(table)
+
+
+def _groupings(fold: RouteTree, config: TableConfig, seed: int) -> Iterator[_Grouping]:
+    """The ways to group some queries that a policy class compares; none if all are alike."""
+    if isinstance(config, GroupsConfig):
+        names, group = np.unique(np.array(fold.datasets), return_inverse=True)
+        if len(names) > 1:
+            yield _Grouping(
+                group.astype(np.int64), tuple(names.tolist()), np.empty((0, 0), np.float32)
+            )
+        return
+    assert isinstance(config, ClustersConfig)
+    width = fold.dim - fold.numbers
+    vectors = question_vectors(fold)[:, :width]
+    # The queries are in the order of their digests: the first ones are as good as random ones.
+    some = vectors[:MAX_CENTRE_QUERIES]
+    distinct = len(np.unique(some, axis=0)) if width else 1
+    clusters = 2
+    while clusters <= min(config.clusters, distinct, len(fold) // config.questions):
+        centres = _centres(some, clusters, seed)
+        group = nearest_centre(vectors, centres)
+        present, group = np.unique(group, return_inverse=True)
+        yield _Grouping(group.astype(np.int64), (), centres[present])
+        clusters *= 2
+
+
+def _centres(vectors: Array, count: int, seed: int) -> Array:
+    """float32[count, width]: centres of some vectors by k-means, in an order of their own."""
+    # Imported here: only a fit needs scikit-learn.
+    from sklearn.cluster import KMeans
+
+    with threadpool_limits(1):  # another number of threads adds up in another order
+        model = KMeans(count, n_init=CENTRE_STARTS, random_state=seed).fit(vectors)
+    return np.asarray(model.cluster_centers_, np.float32)
+
+
+class _Candidates:
+    """Compares groupings on queries that are left out.
+
+    Args:
+        values: float64[n, r, 2], Q and C of each route on each query.
+        alpha: reward lost per unit of cost.
+        folds: into how many parts the queries are cut, for the choice without a query itself.
+    """
+
+    def __init__(self, values: Floats, alpha: float, folds: int) -> None:
+        self._values = values
+        self._alpha = alpha
+        self._fold = np.arange(len(values)) % max(folds, 2)
+        self._reward = net_reward(values[..., 0], values[..., 1], alpha)
+        self._settings: list[tuple[int, float]] = []
+        self._choices: list[Integers] = []  # of each candidate, int64[n]: each without its query
+
+    def add(self, grouping: int, group: Integers, pooling: float) -> None:
+        """Add a candidate.
+
+        Args:
+            grouping: its number.
+            group: int64[n], the group of each query.
+            pooling: see `POOLINGS`.
+        """
+        self._settings.append((grouping, pooling))
+        self._choices.append(self._without_self(group, pooling))
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """The grouping and the pooling with the highest R; of equally good ones the first."""
+        return self._settings[int(self._total(np.ones(len(self._fold), np.bool_)).argmax())]
+
+    @property
+    def without_self(self) -> Integers:
+        """int64[n]: the choice on each query by the candidate that is best on other queries."""
+        chosen = np.empty(len(self._fold), np.int64)
+        for fold in np.unique(self._fold).tolist():
+            others = self._fold != fold
+            number = int(self._total(others).argmax()) if others.any() else 0
+            chosen[~others] = self._choices[number][~others]
+        return chosen
+
+    def _total(self, rows: NDArray[np.bool_]) -> Floats:
+        """float64[candidates]: the mean R of each on some queries."""
+        number = np.flatnonzero(rows)
+        reward = self._reward[number]
+        means = [
+            np.take_along_axis(reward, choice[number, None], 1).mean() for choice in self._choices
+        ]
+        return np.round(means, RANK_DIGITS)
+
+    def _without_self(self, group: Integers, pooling: float) -> Integers:
+        """int64[n]: the best route of each query's group, by the other queries."""
+        values = self._values
+        others = max(len(values) - 1, 1)
+        if len(values) == 1:  # nothing is left without it
+            all_others = values
+        else:
+            all_others = (values.sum(axis=0) - values) / others
+        sums, count = _sums(values, group)
+        own = count[group] - 1
+        group_others = (sums[group] - values) / np.maximum(own, 1)[:, None, None]
+        share = _share(own, pooling)[:, None, None]
+        mean = all_others + share * (group_others - all_others)
+        quality, cost = np.moveaxis(mean.round(RANK_DIGITS), -1, 0)
+        return cheapest_best(np.round(net_reward(quality, cost, self._alpha), RANK_DIGITS), cost)
+
+
+def _share(count: Integers, pooling: float) -> Floats:
+    """float64[...]: the weight of a group's own mean, by its number of questions."""
+    return np.divide(count, count + pooling, out=np.zeros(np.shape(count)), where=count > 0)
+
+
+def _sums(values: Floats, group: Integers) -> tuple[Floats, Integers]:
+    """float64[G, ...], the sums of values over each group, and int64[G], its queries."""
+    count = np.bincount(group)
+    member = np.eye(len(count))[:, group]
+    sums = member @ values.reshape(len(values), -1)
+    return sums.reshape(len(count), *values.shape[1:]), count
+
+
+TABLE_TENSORS = ("centres", "route", "listed", "values", "count", "learned", "without_self")
+
+
+def describe_table(router: TableRouter) -> dict[str, Any]:
+    """What the tensors of a table do not hold, as JSON values."""
+    table = router.table
+    return {"alpha": table.alpha, "dim": table.dim, "names": list(table.names)}
+
+
+def tensors_of_table(router: TableRouter) -> dict[str, NDArray[Any]]:
+    """The arrays of a table, by name."""
+    return {name: getattr(router.table, name) for name in TABLE_TENSORS}
+
+
+def rebuild_table(
+    values: dict[str, Any], tensors: dict[str, NDArray[Any]], actions: Actions, fingerprint: str
+) -> TableRouter:
+    """Make a table of its description and its arrays.
+
+    Args:
+        values: see `describe_table`.
+        tensors: see `tensors_of_table`.
+        actions: what may be chosen.
+        fingerprint: of the tree it was learned from.
+
+    Raises:
+        ValueError, TypeError, KeyError: they are not those of a table.
+    """
+    names = tuple(values["names"])
+    is_plain = isinstance(values["dim"], int) and all(isinstance(name, str) for name in names)
+    if set(tensors) != set(TABLE_TENSORS) or not is_plain:
+        raise ValueError("tensors of no table of routes")
+    alpha = float(values["alpha"])
+    if not 0 <= alpha < np.inf:
+        raise ValueError(f"alpha {alpha}")
+    return TableRouter(
+        RouteTable(
+            actions=actions,
+            alpha=alpha,
+            fingerprint=fingerprint,
+            dim=values["dim"],
+            names=names,
+            **tensors,
+        )
+    )
