@@ -57,7 +57,7 @@ STATES = (
 )
 DEFAULT_VIEW = STATES[0]  # the paper's
 PRESETS = ("default", "paper")
-ALGORITHMS = ("ppo", "exact", "value", "groups", "clusters")
+ALGORITHMS = ("ppo", "exact", "value", "ridge", "groups", "clusters")
 LOG_TARGETS = ("csv", "mlflow", "tensorboard", "wandb")
 FOLDS = ("train", "validation", "test")
 ALL_FOLDS = "all"
@@ -265,9 +265,9 @@ Algorithm = Annotated[
     training(
         "--algo",
         "|".join((*ALGORITHMS, "MODULE:FACTORY")),
-        "ppo (Tianshou's) samples episodes, exact enumerates the tree, value fits in closed form, "
-        "groups and clusters are fixed routes by data set or embedding; or a factory of another "
-        "algorithm of Tianshou. Default: ppo.",
+        "ppo (Tianshou's) samples episodes, exact enumerates the tree, value and ridge fit in "
+        "closed form, groups and clusters are fixed routes by data set or embedding; or a factory "
+        "of another algorithm of Tianshou. Default: ppo.",
         check=check_algorithm(ALGORITHMS),
         completions=ALGORITHMS,
     ),
@@ -277,8 +277,8 @@ SweepAlgorithm = Annotated[
     choice(
         "--algo",
         ALGORITHMS,
-        "value fits one model in closed form; ppo (Tianshou's) and exact train one network; groups "
-        "and clusters are fixed routes by data set or embedding.",
+        "value and ridge fit one model in closed form; ppo (Tianshou's) and exact train one "
+        "network; groups and clusters are fixed routes by data set or embedding.",
         TRAINING,
     ),
 ]

@@ -313,13 +313,23 @@ class ValueConfig(TrainConfig):
         queries: queries to learn from, at most.
         landmarks: queries among them that span the kernel, at most.
         components: main directions of a text's vectors that are read, at most.
+        kernels: numbers of the kernels to choose from, see `hierrouter.learning.value.KERNELS`.
     """
 
     learner: ClassVar[str] = "value"
+    kernels: ClassVar[tuple[int, ...]] = (0, 1, 2)
 
     queries: int = 16_384
     landmarks: int = 512
     components: int = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class RidgeConfig(ValueConfig):
+    """Settings of the value model with wide kernels only, so that it is nearly linear."""
+
+    learner: ClassVar[str] = "ridge"
+    kernels: ClassVar[tuple[int, ...]] = (3, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,6 +370,7 @@ PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
     ("default", "ppo"): PPOConfig(),
     ("default", "exact"): ExactConfig(),
     ("default", "value"): ValueConfig(),
+    ("default", "ridge"): RidgeConfig(),
     ("default", "groups"): GroupsConfig(),
     ("default", "clusters"): ClustersConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
@@ -370,6 +381,7 @@ CONFIG_CLASSES: dict[str, type[TrainConfig]] = {
     "ppo": PPOConfig,
     "exact": ExactConfig,
     "value": ValueConfig,
+    "ridge": RidgeConfig,
     "groups": GroupsConfig,
     "clusters": ClustersConfig,
 }
@@ -407,6 +419,7 @@ ALGORITHM_TITLES = {
     "ppo": "PPO",
     "exact": "learned by enumeration",
     "value": "value model",
+    "ridge": "ridge regressions",
     "groups": "a route for each group",
     "clusters": "a route for each cluster",
 }

@@ -42,9 +42,10 @@ Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# The kernels by number: Gaussians of these widths, then Laplace's.
-GAUSSIAN_WIDTHS = (0.5, 2.0)
-KERNEL_COUNT = len(GAUSSIAN_WIDTHS) + 1
+# The kernels by number: Gaussians, exp(-factor * squared distance), by their factor, and Laplace's.
+# The last two are so wide that a regression on them is nearly a linear one, of each action.
+LAPLACE = None
+KERNELS = (0.5, 2.0, LAPLACE, 0.1, 0.02)
 # Strengths of the ridge to choose from; of equally good ones the first, strongest one is taken.
 KERNEL_RIDGES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 VARIANCE_POWER = 0.15  # weight of a direction of a text: its variance to this power
@@ -120,7 +121,7 @@ class KernelInputs:
 
         Args:
             other: m rows to compare with.
-            kernel: number of the kernel, see `GAUSSIAN_WIDTHS`.
+            kernel: number of the kernel, see `KERNELS`.
 
         Returns:
             float64[n, m], at most 1.
@@ -130,10 +131,11 @@ class KernelInputs:
         squares = (own_texts**2).sum(axis=1)[:, None] + (other_texts**2).sum(axis=1)
         # Rounding may make the square of a small distance negative.
         squared_distance = np.maximum(squares - 2 * own_texts @ other_texts.T, 0)
-        if kernel < len(GAUSSIAN_WIDTHS):
-            exponent = -GAUSSIAN_WIDTHS[kernel] * squared_distance
-        else:
+        factor = KERNELS[kernel]
+        if factor is LAPLACE:
             exponent = -np.sqrt(squared_distance)
+        else:
+            exponent = -factor * squared_distance
         similarity: Floats = np.exp(exponent)
         for own_rank, other_rank in zip(self.ranks.T, other.ranks.T, strict=True):
             difference = own_rank[:, None].astype(np.float64) - other_rank
@@ -313,7 +315,7 @@ class ValueModel:
         outputs = choices * len(self.knots) * 2
         fits = [
             regression.kernel.dtype == regression.columns.dtype == np.int64,
-            regression.kernel.shape == (1,) and int(regression.kernel[0]) in range(KERNEL_COUNT),
+            regression.kernel.shape == (1,) and int(regression.kernel[0]) in range(len(KERNELS)),
             regression.texts.shape == (landmarks, components),
             regression.ranks.shape == (landmarks, count),
             regression.quantiles.shape == (count, QUANTILE_COUNT),
@@ -724,7 +726,7 @@ def _fit_states(
         node = np.full(len(rows), state)
         state_texts, state_numbers = _state_inputs(fold, rows, node, texts)
         regression, row_leverage, predicted[rows] = _fit_rows(
-            state_texts, state_numbers, target[rows], np.array(knots), config.landmarks
+            state_texts, state_numbers, target[rows], np.array(knots), config
         )
         # The state was not reached on the other queries, so these decide nothing.
         leverage = np.zeros((len(fold), row_leverage.shape[1]), np.float32)
@@ -827,7 +829,7 @@ def _fit_routes(
                 *inputs,
                 target[np.ix_(rows, choices)],
                 np.array(knots),
-                config.landmarks,
+                config,
                 _RowGroups(query[rows], induction.presence[states][rows]),
                 unknown,
             )
@@ -850,7 +852,7 @@ def _fit_routes(
             *_state_inputs(fold, nothing, nothing, texts),
             np.empty((0, len(choices), len(knots), 2)),
             np.array(knots),
-            config.landmarks,
+            config,
             _RowGroups(nothing, np.empty(0)),
             unknown,
         )
@@ -1199,7 +1201,7 @@ def _fit_route(
     numbers: Array,
     target: Floats,
     knots: Floats,
-    landmark_count: int,
+    config: ValueConfig,
     row_groups: _RowGroups,
     unknown: Floats,
 ) -> tuple[Regression, Floats]:
@@ -1210,7 +1212,7 @@ def _fit_route(
         numbers: float32[n, numbers + 1].
         target: float64[n, a, K, 2].
         knots: float64[K].
-        landmark_count: how many rows span the kernel, at most.
+        config: the settings.
         row_groups: the queries of the rows.
         unknown: float64[2], Q and C after an action of fewer than `MIN_ACTION_QUERIES` queries.
     """
@@ -1226,7 +1228,7 @@ def _fit_route(
             numbers[rows],
             target[np.ix_(rows, learned)],
             knots,
-            landmark_count,
+            config,
             row_groups.select(rows),
         )
     else:
@@ -1255,7 +1257,7 @@ def _fit_rows(
     numbers: Array,
     target: Floats,
     knots: Floats,
-    landmark_count: int,
+    config: ValueConfig,
     row_groups: _RowGroups | None = None,
 ) -> tuple[Regression, Array, Floats]:
     """Fit a regression.
@@ -1268,8 +1270,8 @@ def _fit_rows(
         numbers: float32[n, numbers + 1].
         target: float64[n, a, K, 2], what followed each action; NaN if it was never called there.
         knots: float64[K].
-        landmark_count: how many rows span the kernel: the first ones; of rows of routes an even
-            selection.
+        config: the settings: the kernels to choose from, and how many rows span them: the first
+            ones; of rows of routes an even selection.
         row_groups: the queries of the rows, and their weights; None if each row is a query.
 
     Returns:
@@ -1312,10 +1314,10 @@ def _fit_rows(
             total += outputs.size * regression.errors(outputs)
         return total
 
-    few_landmarks = select_landmarks(min(KERNEL_CHOICE_LANDMARKS, landmark_count))
-    least_errors = [errors(span(kernel, few_landmarks)).min() for kernel in range(KERNEL_COUNT)]
-    kernel = int(np.argmin(least_errors))
-    landmarks = select_landmarks(landmark_count)
+    few_landmarks = select_landmarks(min(KERNEL_CHOICE_LANDMARKS, config.landmarks))
+    least_errors = [errors(span(kernel, few_landmarks)).min() for kernel in config.kernels]
+    kernel = config.kernels[int(np.argmin(least_errors))]
+    landmarks = select_landmarks(config.landmarks)
     regressions = span(kernel, landmarks)
     ridge = KERNEL_RIDGES[int(errors(regressions).argmin())]
 

@@ -13,9 +13,9 @@ from scipy.optimize import brentq
 from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.outcome import Actions, LegalActions, reach_probability
 from hierrouter.learning import value
-from hierrouter.learning.config import ExactConfig, Objective, TrainConfig, ValueConfig
+from hierrouter.learning.config import ExactConfig, Objective, RidgeConfig, TrainConfig, ValueConfig
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import train
+from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
@@ -576,3 +576,20 @@ def test_damaged_models_of_routes_are_refused() -> None:
     for damage in damages:
         with pytest.raises(ValueError, match=r"do not fit|shorter|longer"):
             replace(model, **damage)
+
+
+def test_a_ridge_is_nearly_linear_and_stored(tmp_path: Path) -> None:
+    """Wide kernels alone: what is linear in the embedding is learned beyond the questions seen."""
+    tree = replace(planted_tree(noise=0.5), encoder="planted")
+    trained = train(tree, Objective(ALPHA), RidgeConfig(), 0)
+    assert isinstance(trained.router, ValueRouter)
+    kernels = {int(part.kernel[0]) for part in trained.router.model.positions}
+    assert kernels <= {3, 4}
+    test = tree.split("test")
+    constant = best_fixed_route(tree.split("train"), ALPHA, test).reward(ALPHA).mean()
+    assert trained.outcome(test).reward(ALPHA).mean() > constant + 0.1
+    save_checkpoint(trained, tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    assert isinstance(loaded, TrainedRouter)
+    assert loaded.origin.config == RidgeConfig()
+    np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
