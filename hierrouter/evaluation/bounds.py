@@ -733,12 +733,14 @@ class _Halves:
         """
         first = np.zeros_like(self.runs)
         key = rng.random(self.runs.shape)
-        for table, nodes in _draw_tables(self.layout):
+        tables = [_several_draws(table) for table, _ in _draw_tables(self.layout)]
+        for table in tables:
+            nodes = table[table > 0]
             runs = _at_draws(self.runs, table)
-            half = runs.sum(axis=3) // 2
+            half = runs.sum(axis=2) // 2
             if runs.max(initial=0) <= 1:
-                order = np.where(runs > 0, _at_draws(key, table), np.inf).argsort(axis=3)
-                drawn = (order.argsort(axis=3) < half[:, :, :, None]) * runs
+                order = np.where(runs > 0, _at_draws(key, table), np.inf).argsort(axis=2)
+                drawn = (order.argsort(axis=2) < half[:, :, None]) * runs
             else:
                 drawn = _draw_runs(runs, half, rng)
             first[:, nodes] = drawn[:, table > 0]
@@ -746,10 +748,11 @@ class _Halves:
             first = np.take_along_axis(first, self.same_call, axis=1)
         halves = []
         for runs in (first, self.runs - first):
+            # A call of one draw, which is in both halves, has one run.
             weight = np.where(self.in_both, self.runs, runs).astype(np.float64)
-            for table, nodes in _draw_tables(self.layout):
+            for table in tables:
                 drawn = _at_draws(weight, table)
-                weight[:, nodes] = _normalized(drawn)[:, table > 0]
+                weight[:, table[table > 0]] = _normalized(drawn)[:, table > 0]
             halves.append(weight)
         return halves[0], halves[1]
 
@@ -767,8 +770,22 @@ def _draw_tables(layout: Layout) -> Iterator[tuple[outcome.Integers, outcome.Int
             yield table, table[table > 0]
 
 
+def _several_draws(table: outcome.Integers) -> outcome.Integers:
+    """Select int64[calls, D], those of some calls that may have several draws.
+
+    Args:
+        table: int64[states, C, D], the node of each draw, 0 where there is none.
+    """
+    return table[(table > 0).sum(axis=2) > 1]
+
+
 def _at_draws(values: NDArray[Any], table: outcome.Integers) -> NDArray[Any]:
-    """Look up [queries, states, C, D], the values of each draw; 0 where there is none."""
+    """Look up [queries, ..., D], the values of each draw; 0 where there is none.
+
+    Args:
+        values: [queries, nodes].
+        table: int64[..., D], the node of each draw, 0 where there is none.
+    """
     return values[:, table] * (table > 0)
 
 
@@ -876,7 +893,14 @@ class _SplitRule:
         self._tree = tree
         self._alpha = alpha
         self._allow_stop = allow_stop
-        self._is_single = is_single
+        # By the first state of a level: bool[queries, states, C], calls whose draws the rule may
+        # not look at, and what it expects of them instead, if there are any.
+        self._unseen: dict[int, tuple[outcome.Booleans, _MeansOfOthers | None]] = {}
+        for level in tree.layout.levels:
+            if level.calls:
+                unseen = level.gather(is_single.astype(np.int64)) > 0
+                others = _MeansOfOthers(tree, level) if unseen.any() else None
+                self._unseen[level.inner.start] = unseen, others
         self._present = outcome.reach_probability(tree) > 0
         self._ends = outcome.possible_ends(tree, allow_stop)
         self._is_open = self._present & ~outcome.dead_ends(tree)
@@ -923,11 +947,11 @@ class _SplitRule:
         tree = self._tree
         ended = self._ended
         # Side by side: all calls, all calls with a stop, and the end without a call.
-        seen = [_estimates(tree, level, estimate, self._is_single, chooser)]
+        seen = [self._estimates(level, estimate, chooser)]
         true = [value]
         cannot = [~_is_offered(tree, level)]
         if self._allow_stop:
-            seen.append(_estimates(tree, level, ended, self._is_single, chooser))
+            seen.append(self._estimates(level, ended, chooser))
             true.append(ended)
             endless = level.gather((self._present & ~self._ends).astype(np.int64)) > 0
             cannot.append(cannot[0] | endless)
@@ -957,6 +981,28 @@ class _SplitRule:
         set_chosen(estimate["quality"], np.nan_to_num(quality))
         set_chosen(estimate["cost"], np.nan_to_num(cost))
 
+    def _estimates(
+        self, level: Level, values: Mapping[str, outcome.Floats], chooser: outcome.Floats
+    ) -> dict[str, outcome.Floats]:
+        """Estimate Q and C of each call, for the rule.
+
+        Args:
+            level: the states.
+            values: float64[queries, nodes] by measure, of having reached a node.
+            chooser: as for `value`.
+
+        Returns:
+            float64[queries, inner states of the level, C] by measure; NaN where no query tells it.
+        """
+        unseen, mean_of_others = self._unseen[level.inner.start]
+        result = {}
+        for name in ("quality", "cost"):
+            seen = level.gather(values[name], weight=chooser)
+            if mean_of_others:
+                seen = np.where(unseen, mean_of_others(values[name]), seen)
+            result[name] = seen
+        return result
+
 
 def _is_offered(tree: RouteTree, level: Level) -> outcome.Booleans:
     """bool[queries, inner states of the level, C]: the calls that a query has."""
@@ -974,62 +1020,53 @@ def _newest_offered(layout: Layout, level: Level) -> outcome.Booleans:
     return offered
 
 
-def _estimates(
-    tree: RouteTree,
-    level: Level,
-    values: Mapping[str, outcome.Floats],
-    is_single: outcome.Booleans,
-    chooser: outcome.Floats,
-) -> dict[str, outcome.Floats]:
-    """Estimate Q and C of each call, for a rule that chooses.
+class _MeansOfOthers:
+    """Means of each call over the other queries, at states of the same route.
 
     Args:
         tree: the queries.
         level: the states.
-        values: float64[queries, nodes] by measure, of having reached a node.
-        is_single: bool[queries, nodes], draws that the rule may not look at.
-        chooser: float64[queries, nodes], the weights of the draws that it may.
-
-    Returns:
-        float64[queries, inner states of the level, C] by measure; NaN where no query tells it.
     """
-    unseen = level.gather(is_single.astype(np.int64)) > 0
-    result = {}
-    for name in ("quality", "cost"):
-        seen = level.gather(values[name], weight=chooser)
-        if unseen.any():
-            seen = np.where(unseen, _mean_of_others(tree, level, values[name]), seen)
-        result[name] = seen
-    return result
 
+    def __init__(self, tree: RouteTree, level: Level) -> None:
+        layout = tree.layout
+        table = layout.draws_of_calls[level.inner]
+        route = np.where(table == NOT_OFFERED, -1, layout.route[table]).max(axis=2)
+        self._level = level
+        self._shape = (len(tree), *route.shape)
+        self._is_there = np.ones((len(tree), layout.nodes), np.bool_)
+        if tree.weight is not None:
+            self._is_there = tree.weight > 0
+        # Calls at states of one route side by side, and where each route begins.
+        self._order = np.argsort(route.ravel(), kind="stable")
+        _, self._starts, counts = np.unique(
+            route.ravel()[self._order], return_index=True, return_counts=True
+        )
+        self._place = np.empty(route.size, np.int64)
+        self._place[self._order] = np.repeat(np.arange(len(counts)), counts)
+        count = self._sum_by_route(self._is_there.astype(np.float64))
+        self._other_count = count.sum(axis=0) - count
 
-def _mean_of_others(tree: RouteTree, level: Level, values: outcome.Floats) -> outcome.Floats:
-    """Compute the mean of each call over the other queries, at states of the same route.
+    def __call__(self, values: outcome.Floats) -> outcome.Floats:
+        """Compute the means.
 
-    Args:
-        tree: the queries.
-        level: the states.
-        values: float64[queries, nodes].
+        Args:
+            values: float64[queries, nodes].
 
-    Returns:
-        float64[queries, inner states of the level, C]; NaN where no other query has the call.
-    """
-    layout = tree.layout
-    table = layout.draws_of_calls[level.inner]
-    route = np.where(table == NOT_OFFERED, -1, layout.route[table]).max(axis=2)
-    is_there = np.ones(values.shape, np.bool_) if tree.weight is None else tree.weight > 0
-    count = level.gather(is_there.astype(np.int64)).reshape(len(tree), -1)
-    total = level.gather(np.where(is_there, values, 0.0)).reshape(len(tree), -1)
-    _, place = np.unique(route.ravel(), return_inverse=True)
-    counts = np.zeros((place.max() + 1, len(tree)))
-    totals = np.zeros_like(counts)
-    np.add.at(counts, place, count.T)
-    np.add.at(totals, place, total.T)
-    other_count = counts.sum(axis=1, keepdims=True) - counts
-    other_total = totals.sum(axis=1, keepdims=True) - totals
-    mean = np.full_like(other_total, np.nan)
-    np.divide(other_total, other_count, out=mean, where=other_count > 0)
-    return mean[place].T.reshape(len(tree), *route.shape)
+        Returns:
+            float64[queries, inner states of the level, C]; NaN where no other query has the call.
+        """
+        total = self._sum_by_route(np.where(self._is_there, values, 0.0))
+        other_total = total.sum(axis=0) - total
+        mean = np.full_like(total, np.nan)
+        np.divide(other_total, self._other_count, out=mean, where=self._other_count > 0)
+        return mean[:, self._place].reshape(self._shape)
+
+    def _sum_by_route(self, values: outcome.Floats) -> outcome.Floats:
+        """Sum up the calls at states of one route: float64[queries, routes]."""
+        calls = self._level.gather(values).reshape(len(values), -1)
+        sums: outcome.Floats = np.add.reduceat(calls[:, self._order], self._starts, axis=1)
+        return sums
 
 
 def split_plan_oracle(
