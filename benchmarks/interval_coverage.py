@@ -1,44 +1,57 @@
-"""How often intervals hold what they should, at nominal 95 %.
+"""How often intervals hold what they should, at nominal 95 %, and how wide they are.
 
-    OMP_NUM_THREADS=1 python benchmarks/interval_coverage.py [--samples 2000] [--resamples 2000]
-        [--table FILE | --timing | --luck]
+    OMP_NUM_THREADS=1 python benchmarks/interval_coverage.py [--samples 2000] [--resamples 10000]
+        [--sizes 30 90 900] [--table FILE | --timing | --luck]
 
 Samples of 30, 90 and 900 queries from populations whose means are known, see
-`tests/hierrouter/evaluation/simulated.py`. Ours is named first, other ways beside it:
+`tests/hierrouter/evaluation/simulated.py`. Ours is named first, other ways beside it, with the mean
+width of the interval divided by that of expanded percentiles, which were ours before:
 
-* single figures and paired differences: expanded percentiles; percentiles; BCa; Student's t;
+* single figures and paired differences, also with rare losses and wins, many ties, lognormal costs:
+  ours; expanded percentiles of drawn queries; Student's t; BCa;
+* means over several data sets, each with its own level: the strata counted, and not counted;
 * share of the gap closed: the best fixed route of the sample kept, or chosen anew in each resample;
-* one router against 15 policies, all intervals at once: max-t; Bonferroni; one at a time.
+* one router against 15 policies, all intervals at once: ours; max-t; Bonferroni; one at a time;
+* one router against 20 policies that are just as good: the chance that it is called better than at
+  least one.
 
 With --table FILE the first of these on real answers: a table of scores (parquet; query_id, model,
 score) of models that answered the same questions, each alone and every two. With --timing: CPU
-seconds and memory of the 10,000 resamples of a report, ours and by scipy alone. With --luck: trees
-of one and of two hops with 2, 4 and 8 draws a call and known luck, `--samples` each: how often the
-intervals of both bounds and of each term of regret hold the planted value.
+seconds and memory of the 10,000 resamples of a report, ours, by counts of drawn queries, and by
+scipy alone. With --luck: trees of one and of two hops with 2, 4 and 8 draws a call and known luck,
+`--samples` each: how often the intervals of both bounds and of each term of regret hold the planted
+value.
 """
 
 import argparse
 import math
 import resource
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 
 import measuring
 import numpy as np
 import pyarrow.parquet as pq
 import scipy
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 from hierrouter.evaluation.bounds import oracle, split_oracle, split_plan_oracle
 from hierrouter.evaluation.intervals import (
+    AMOUNTS,
+    DIFFERENCES,
+    SHARES,
+    ValueRange,
+    cost_ratio_interval,
+    expanded_tail,
     gap_closed_interval,
-    percentile_interval,
-    resampled_means,
+    interval,
+    largest_amount,
+    mean_intervals,
     simultaneous_intervals,
 )
 from hierrouter.evaluation.outcome import fixed_routes
@@ -55,15 +68,19 @@ from tests.hierrouter.trees import lucky_tree
 
 LEVEL = 0.95
 SIZES = (30, 90, 900)
+POPULATION_PARTS = 10  # of `QUERIES` queries each, so that tails are as long as they should be
+WEIGHT_SEEDS = 8  # generators of the weights; samples share them, which saves most of the time
 Floats = NDArray[np.float64]
 Ends = tuple[Floats, Floats]
 Way = Callable[[Floats, np.random.Generator], Ends]
 
 
 def main() -> None:
+    """Print a table for each number of queries."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=2000)
-    parser.add_argument("--resamples", type=int, default=2000)
+    parser.add_argument("--resamples", type=int, default=10_000)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--table", type=Path)
     parser.add_argument("--timing", action="store_true")
     parser.add_argument("--luck", action="store_true")
@@ -75,16 +92,19 @@ def main() -> None:
     if args.luck:
         luck(args.samples, args.resamples)
         return
-    warnings.simplefilter("ignore")  # BCa and t of samples that do not vary
-    print(f"{args.samples} samples, a quarter at 900 queries; {args.resamples} resamples")
-    for queries in SIZES:
+    warnings.simplefilter("ignore")  # t of samples that do not vary
+    print(f"{args.samples} samples, a quarter from 900 queries on; {args.resamples} resamples")
+    figures = answers(args.table) if args.table else figures_of()
+    for queries in args.sizes:
         samples = args.samples if queries < 900 else args.samples // 4
-        figures = answers(args.table) if args.table else figures_of(seed=1)
         single(figures, queries, samples, args.resamples)
         if args.table:
             continue
+        stratified(queries, samples, args.resamples)
         gaps(queries, samples, args.resamples)
+        ratios(queries, samples, args.resamples)
         family(queries, samples, args.resamples)
+        false_claims(queries, samples, args.resamples)
 
 
 def scores(rng: np.random.Generator, wrong: float, right: float) -> Floats:
@@ -94,29 +114,103 @@ def scores(rng: np.random.Generator, wrong: float, right: float) -> Floats:
     return np.where(kind < wrong, 0.0, np.where(kind < wrong + right, 1.0, partly))
 
 
-def figures_of(seed: int) -> dict[str, Floats]:
-    """Rewards, a cost, and differences of two policies that often do the same."""
-    rng = np.random.default_rng(seed)
-    found = {
-        f"R, {wrong:.0%} wrong, {right:.0%} right": scores(rng, wrong, right)
-        - ALPHA * costs(rng, 1)
-        for wrong, right in ((0.35, 0.45), (0.8, 0.1), (0.05, 0.9))
-    }
-    found["C"] = costs(rng, 1)
+@dataclass(frozen=True)
+class Figure:
+    """A figure of every query of a population.
+
+    Attributes:
+        values: float64[queries].
+        within: the values that a query may have, where calls are free.
+        lowering: float64[queries], alpha * C of the policy, if costs lower the figure.
+        raising: float64[queries], alpha * C of the other policy of a difference.
+    """
+
+    values: Floats
+    within: ValueRange
+    lowering: Floats | None = None
+    raising: Floats | None = None
+
+    def range_of(self, drawn: NDArray[np.int64]) -> ValueRange:
+        """Return the range that a sample of the queries tells, as a report does."""
+        low = self.within.low
+        high = self.within.high
+        if self.lowering is not None:
+            low -= largest_amount(self.lowering[drawn])
+        if self.raising is not None:
+            high += largest_amount(self.raising[drawn])
+        return ValueRange(low, high)
+
+
+def joined(parts: Sequence[Figure]) -> Figure:
+    """Return one figure of the queries of several."""
+
+    def join(name: str) -> Floats | None:
+        arrays = [getattr(part, name) for part in parts]
+        return None if arrays[0] is None else np.concatenate(arrays)
+
+    values = np.concatenate([part.values for part in parts])
+    return Figure(values, parts[0].within, join("lowering"), join("raising"))
+
+
+def figures_of() -> dict[str, Figure]:
+    """Rewards, costs, and differences of two policies, by name."""
+    parts = [part_of_figures(np.random.default_rng(seed)) for seed in range(POPULATION_PARTS)]
+    return {name: joined([part[name] for part in parts]) for name in parts[0]}
+
+
+def part_of_figures(rng: np.random.Generator) -> dict[str, Figure]:
+    """The figures of a part of the population."""
+    figures = {}
+    for wrong, right in ((0.35, 0.45), (0.8, 0.1), (0.05, 0.9)):
+        lowering = ALPHA * costs(rng, 1)
+        values = scores(rng, wrong, right) - lowering
+        figures[f"R, {wrong:.0%} wrong, {right:.0%} right"] = Figure(values, SHARES, lowering)
+    for right in (0.9, 0.99):
+        values = (rng.random(QUERIES) < right).astype(float)
+        figures[f"Q, {right:.0%} right"] = Figure(values, SHARES)
+    for spread in (0.6, 1.0, 1.5):
+        figures[f"C, lognormal {spread}"] = Figure(costs(rng, 1, spread), AMOUNTS)
     for ties in (0.6, 0.7, 0.77):
-        found[f"difference, {ties:.0%} ties"] = difference(rng, ties, scores(rng, 0.4, 0.4))
+        figures[f"difference, {ties:.0%} ties"] = difference(rng, ties, scores(rng, 0.4, 0.4))
         worse = np.minimum(scores(rng, 0.35, 0.45), scores(rng, 0.6, 0.3))
-        found[f"difference, {ties:.0%} ties, one-sided"] = difference(rng, ties, worse)
-    return found
+        figures[f"difference, {ties:.0%} ties, one-sided"] = difference(rng, ties, worse)
+    for share in (0.01, 0.03, 0.1):
+        loss = -(rng.random(QUERIES) < share).astype(float)
+        figures[f"difference, loss in {share:.0%}"] = Figure(loss, DIFFERENCES)
+    for share in (0.01, 0.03):
+        win = (rng.random(QUERIES) < share).astype(float)
+        figures[f"difference, win in {share:.0%}"] = Figure(win, DIFFERENCES)
+    chance = rng.random(QUERIES)
+    sign = np.where(chance < 0.015, -1.0, np.where(chance < 0.03, 1.0, 0.0))
+    figures["difference, 97% ties, -1 or 1"] = Figure(sign, DIFFERENCES)
+    partly = np.where(rng.random(QUERIES) < 0.97, 0.0, rng.uniform(-1, 1, QUERIES))
+    figures["difference, 97% ties, partly"] = Figure(partly, DIFFERENCES)
+    cheaper = np.where(rng.random(QUERIES) < 0.02, -0.997, 0.003)
+    figures["difference, cheaper, loss in 2%"] = Figure(cheaper, DIFFERENCES)
+    for spread in (1.0, 1.5):
+        # The policy calls a model that costs five times as much, on one question in three.
+        lowering = 0.1 * costs(rng, 1, spread)
+        raising = 0.02 * costs(rng, 1, spread)
+        other = rng.random(QUERIES) < 1 / 3
+        better = np.where(rng.random(QUERIES) < 0.25, 1.0, 0.0)
+        better -= rng.random(QUERIES) < 0.1
+        values = np.where(other, better - lowering + raising, 0.0)
+        figures[f"difference, C lognormal {spread}"] = Figure(
+            values, DIFFERENCES, np.where(other, lowering, raising), raising
+        )
+    return figures
 
 
-def difference(rng: np.random.Generator, ties: float, other: Floats) -> Floats:
-    """float64[queries]: R of a policy less R of one that does the same on a share of the queries.
+def difference(rng: np.random.Generator, ties: float, other: Floats) -> Figure:
+    """R of a policy less R of one that does the same on a share of the queries.
 
     `other`: float64[queries], score of the second policy where it does something else.
     """
-    gained = scores(rng, 0.35, 0.45) - other - ALPHA * (costs(rng, 1.5) - costs(rng, 1))
-    return np.where(rng.random(QUERIES) < ties, 0.0, gained)
+    lowering = ALPHA * costs(rng, 1.5)
+    raising = ALPHA * costs(rng, 1)
+    gained = scores(rng, 0.35, 0.45) - other - (lowering - raising)
+    values = np.where(rng.random(QUERIES) < ties, 0.0, gained)
+    return Figure(values, DIFFERENCES, lowering, raising)
 
 
 def ladder(seed: int, apart: float) -> tuple[Floats, Floats, Floats]:
@@ -133,7 +227,7 @@ def ladder(seed: int, apart: float) -> tuple[Floats, Floats, Floats]:
     return routes, np.where(rng.random(QUERIES) < 0.35, oracle, best), oracle
 
 
-def answers(table: Path) -> dict[str, Floats]:
+def answers(table: Path) -> dict[str, Figure]:
     """Scores of every model, and differences of every two."""
     by_model: dict[str, dict[str, float]] = {}
     for row in pq.read_table(table, columns=["query_id", "model", "score"]).to_pylist():
@@ -142,67 +236,91 @@ def answers(table: Path) -> dict[str, Floats]:
         np.array([of_query[query] for query in sorted(of_query)], float)
         for of_query in by_model.values()
     ]
-    alone = {f"{at} {name}"[:35]: scores[at] for at, name in enumerate(by_model)}
-    pairs = combinations(range(len(scores)), 2)
-    return alone | {f"{one} - {two}": scores[one] - scores[two] for one, two in pairs}
+    figures = {
+        f"{number} {name}"[:35]: Figure(scores[number], SHARES)
+        for number, name in enumerate(by_model)
+    }
+    for first, second in combinations(range(len(scores)), 2):
+        values = scores[first] - scores[second]
+        figures[f"{first} - {second}"] = Figure(values, DIFFERENCES)
+    return figures
 
 
-def single(found: Mapping[str, Floats], queries: int, samples: int, n: int) -> None:
-    """Coverage of single figures."""
-    population = np.array(list(found.values()))
+def single(figures: Mapping[str, Figure], queries: int, samples: int, n: int) -> None:
+    """Print coverage and width of the interval of each figure."""
+    population = np.array([figure.values for figure in figures.values()])
     truth = population.mean(axis=1)
-    ways: dict[str, Way] = {
-        "expanded": lambda sample, rng: percentile_interval(
-            resampled_means(sample, n, rng), queries, LEVEL
-        ),
-        "percentile": partial(percentiles, n=n),
-        "BCa": partial(bca, n=n),
-        "t": students,
+    names = ("ours", "expanded", "t")
+    covered = {name: np.zeros(len(truth)) for name in names}
+    width = {name: np.zeros(len(truth)) for name in names}
+    without_width = np.zeros(len(truth))
+    sampling = np.random.default_rng(0)
+    for number in range(samples):
+        drawn = sampling.integers(population.shape[1], size=queries)
+        sample = population[:, drawn]
+        ranges = [figure.range_of(drawn) for figure in figures.values()]
+        seed = number * WEIGHT_SEEDS // samples
+        ends = {
+            "ours": mean_intervals(sample, n, LEVEL, np.random.default_rng(seed), ranges),
+            "expanded": expanded(sample, n, seed),
+            "t": students(sample),
+        }
+        for name, (low, high) in ends.items():
+            covered[name] += (low <= truth + ROUNDING) & (truth <= high + ROUNDING)
+            width[name] += high - low
+        low, high = ends["expanded"]
+        without_width += high - low <= ROUNDING
+    table: dict[str, Floats | list[float]] = {
+        **{name: counts / samples for name, counts in covered.items()},
+        "width": width["ours"] / width["expanded"],
+        "expanded: none": without_width / samples,
     }
-    table = {
-        name: coverage(population, queries, samples, partial(holds, way, truth))
-        for name, way in ways.items()
-    }
-    show(f"{queries} queries", list(found), table)
+    show(f"{queries} queries", list(figures), table)
 
 
-def percentiles(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
-    """Plain percentiles."""
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(resampled_means(sample, n, rng), [tail, 1 - tail], axis=1)
+ROUNDING = 1e-12
+
+
+@lru_cache(maxsize=2)
+def drawn_counts(queries: int, n: int, seed: int) -> NDArray[np.float32]:
+    """float32[n, queries]: share of each query in resamples drawn with replacement."""
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(queries, np.full(queries, 1 / queries), n)
+    return (counts / queries).astype(np.float32)
+
+
+def expanded(sample: Floats, n: int, seed: int, level: float = LEVEL) -> Ends:
+    """Expanded percentiles of means of drawn queries: the intervals of earlier versions."""
+    queries = sample.shape[1]
+    means = sample @ drawn_counts(queries, n, seed).T
+    tail = expanded_tail(queries - 1, (queries - 1) / queries, (1 - level) / 2)
+    low, high = np.quantile(means, [tail, 1 - tail], axis=1)
     return low, high
 
 
-def bca(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
-    """Bias-corrected and accelerated percentiles, of the same kind of resamples."""
-    drawn = SimpleNamespace(bootstrap_distribution=resampled_means(sample, n, rng))
-    return by_scipy(sample, rng, 0, "BCa", drawn)
-
-
-def by_scipy(
-    sample: Floats,
-    rng: np.random.Generator,
-    n: int,
-    method: str,
-    drawn: SimpleNamespace | None = None,
-) -> Ends:
-    """Intervals of the mean of each row, scipy alone."""
-    found = stats.bootstrap(
-        (np.arange(sample.shape[1]),),
-        lambda drawn, axis: sample[:, drawn].mean(axis=axis),
-        n_resamples=n,
-        batch=64,
-        vectorized=True,
-        method=method,
-        bootstrap_result=drawn,
-        rng=rng,
-    )
-    return tuple(found.confidence_interval)
-
-
-def students(sample: Floats, _: np.random.Generator) -> Ends:
+def students(sample: Floats) -> Ends:
     """Student's interval of the mean of each row."""
     return tuple(stats.ttest_1samp(sample, 0, axis=1).confidence_interval(LEVEL))
+
+
+def stratified(queries: int, samples: int, n: int) -> None:
+    """Print coverage and width of means over six data sets, each with its own level."""
+    rng = np.random.default_rng(1)
+    levels = np.array([0.02, 0.1, 0.3, 0.5, 0.9, 0.98])
+    dataset = np.arange(queries) % len(levels)
+    truth = float(levels[dataset].mean())
+    covered = {"strata counted": 0, "not counted": 0}
+    width = dict.fromkeys(covered, 0.0)
+    for number in range(samples):
+        values = (rng.random(queries) < levels[dataset]).astype(float)
+        for name, strata in (("strata counted", dataset), ("not counted", None)):
+            weights = np.random.default_rng(number * WEIGHT_SEEDS // samples)
+            low, high = interval(values, n, LEVEL, rng=weights, within=SHARES, strata=strata)
+            covered[name] += low <= truth <= high
+            width[name] += high - low
+    table: dict[str, list[float]] = {name: [count / samples] for name, count in covered.items()}
+    table["width"] = [width["strata counted"] / width["not counted"]]
+    show(f"six data sets, {queries} queries", ["Q"], table)
 
 
 def gaps(queries: int, samples: int, n: int) -> None:
@@ -229,35 +347,133 @@ def share(means: Floats) -> Floats:
 def route_kept(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
     *routes, router, oracle = sample
     best = max(routes, key=np.mean)
-    ends = gap_closed_interval(router, best, oracle, n, LEVEL, rng) or (-math.inf, math.inf)
+    weights = np.random.default_rng(0)
+    ends = gap_closed_interval(router, best, oracle, n, LEVEL, weights) or (-math.inf, math.inf)
     return np.array(ends[0]), np.array(ends[1])
 
 
 def route_chosen_anew(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
-    means = resampled_means(sample, n, rng)
-    return percentile_interval(share(means), sample.shape[1], LEVEL)
+    queries = sample.shape[1]
+    means = sample @ drawn_counts(queries, n, 0).T
+    tail = expanded_tail(queries - 1, (queries - 1) / queries, (1 - LEVEL) / 2)
+    low, high = np.quantile(share(means), [tail, 1 - tail])
+    return low, high
+
+
+def ratios(queries: int, samples: int, n: int) -> None:
+    """Print coverage of what a router saves of the cost of a model: one less a ratio of means."""
+    rng = np.random.default_rng(1)
+    table: dict[str, list[float]] = {"ours": []}
+    spreads = (0.6, 1.0)
+    for spread in spreads:
+        model = costs(rng, 1, spread)
+        router = np.where(rng.random(QUERIES) < 0.3, model, 0.1 * costs(rng, 1, spread))
+        truth = router.mean() / model.mean()
+        covers = partial(holds, partial(savings, n=n), truth)
+        population = np.array([router, model])
+        table["ours"].append(float(coverage(population, queries, samples, covers)))
+    show(f"savings, {queries} queries", [f"C, lognormal {one}" for one in spreads], table)
+
+
+def savings(sample: Floats, rng: np.random.Generator, n: int) -> Ends:
+    """The interval of the ratio of two costs, as a report makes it."""
+    router, model = sample
+    low, high = cost_ratio_interval(router, model, n, LEVEL, rng)
+    return np.array(low), np.array(high)
 
 
 def family(queries: int, samples: int, n: int) -> None:
-    """How often all 15 intervals hold."""
+    """Print how often all 15 intervals hold."""
     population = contest(seed=1)
     truth = population.mean(axis=1)
-    ways: dict[str, Way] = {
-        "max-t": lambda sample, rng: simultaneous_intervals(sample, n, LEVEL, rng),
-        "Bonferroni": lambda sample, rng: bonferroni(sample),
-        "one at a time": lambda sample, rng: percentile_interval(
-            resampled_means(sample, n, rng), queries, LEVEL
-        ),
-    }
+    ways = family_ways(n)
 
     def all_hold(way: Way, sample: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
         return np.asarray(np.all(holds(way, truth, sample, rng)))
 
-    table = {
+    table: dict[str, Floats | list[float]] = {
         name: [float(coverage(population, queries, samples, partial(all_hold, way)))]
         for name, way in ways.items()
     }
     show(f"all of 15, {queries} queries", ["all hold"], table)
+
+
+def false_claims(queries: int, samples: int, n: int) -> None:
+    """Print how often a router is called better than one of 20 policies that are as good."""
+    kinds = {
+        "as often better as worse": (0.1, 1.0, 0.1, 1.0),
+        "cheaper by .01, loss in 1%": (0.0, 0.0, 0.01, 1.0),
+        "win in 1%, dearer by .01": (0.01, 1.0, 0.0, 0.0),
+    }
+    table: dict[str, list[float]] = {name: [] for name in family_ways(n)}
+    table["expanded"] = []
+    for kind in kinds.values():
+        population = equal_policies(np.random.default_rng(1), *kind)
+        for name, way in [*family_ways(n).items(), ("expanded", expanded_way(n))]:
+            claims = partial(is_called_better, way)
+            table[name].append(float(coverage(population, queries, samples, claims)))
+    show(f"false claims, 20 policies, {queries} queries", list(kinds), table)
+
+
+def equal_policies(
+    rng: np.random.Generator, win: float, gain: float, lose: float, loss: float
+) -> Floats:
+    """float64[20, queries]: R of a router less that of policies with the same mean.
+
+    Args:
+        rng: source of the draws.
+        win: share of the queries on which the router gains.
+        gain: how much.
+        lose: share of the queries on which it loses.
+        loss: how much.
+    """
+    chance = rng.random((20, QUERIES))
+    # Half of the policies' luck is the router's own, which all differences share.
+    shared = rng.random(QUERIES)
+    chance = np.where(rng.random((20, QUERIES)) < 0.5, shared, chance)
+    values = gain * (chance < win) - loss * (chance > 1 - lose)
+    return values - values.mean(axis=1, keepdims=True)
+
+
+def is_called_better(way: Way, sample: Floats, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Whether the interval of some difference is above 0."""
+    low, _ = way(sample, rng)
+    return np.asarray(bool((low > 0).any()))
+
+
+def family_ways(n: int) -> dict[str, Way]:
+    """Intervals of many comparisons by name; all use the same weights for all samples."""
+    return {
+        "ours": lambda sample, _: simultaneous_intervals(
+            sample, n, LEVEL, np.random.default_rng(0)
+        ),
+        "max-t": lambda sample, _: max_t(sample, n),
+        "Bonferroni": lambda sample, _: bonferroni(sample),
+        "one at a time": lambda sample, _: mean_intervals(
+            sample, n, LEVEL, np.random.default_rng(0)
+        ),
+    }
+
+
+def expanded_way(n: int) -> Way:
+    """One interval at a time, as in earlier versions."""
+    return lambda sample, _: expanded(sample, n, 0)
+
+
+def max_t(sample: Floats, n: int) -> Ends:
+    """Mean -+ c standard errors with one c: the simultaneous intervals of earlier versions."""
+    queries = sample.shape[1]
+    mean = sample.mean(axis=1)
+    error = sample.std(axis=1) / math.sqrt(queries)
+    varies = error > np.finfo(float).eps * np.abs(mean)
+    critical = -special.ndtri((1 - LEVEL) / 2)
+    if varies.any():
+        means = sample[varies] @ drawn_counts(queries, n, 0).T
+        deviation = np.abs(means - mean[varies, None]) / error[varies, None]
+        critical = max(critical, np.quantile(deviation.max(axis=0), LEVEL))
+    student = -special.stdtrit(queries - 1, special.ndtr(-critical))
+    half = student * error * math.sqrt(queries / (queries - 1))
+    return mean - half, mean + half
 
 
 def bonferroni(sample: Floats) -> Ends:
@@ -272,8 +488,8 @@ def holds(
     return (low <= truth) & (truth <= high)
 
 
-def show(title: str, rows: list[str], table: Mapping[str, Floats | list[float]]) -> None:
-    """One line a row, one column a way."""
+def show(title: str, rows: Sequence[str], table: Mapping[str, Sequence[float] | Floats]) -> None:
+    """Print one line a row, one column a way."""
     print(f"\n{title:<36}" + "".join(f"{name:>16}" for name in table))
     for row, held in zip(rows, zip(*table.values(), strict=True), strict=True):
         print(f"{row:<36}" + "".join(f"{one:>16.3f}" for one in held), flush=True)
@@ -307,7 +523,7 @@ def luck(samples: int, n: int) -> None:
             for seed in range(samples):
                 rows = terms(lucky_tree(draws, LUCKY_QUERIES, hops, seed))
                 rows = np.concatenate([rows, -np.diff(rows, axis=0)])
-                low, high = percentile_interval(resampled_means(rows, n, rng), LUCKY_QUERIES, LEVEL)
+                low, high = mean_intervals(rows, n, LEVEL, rng)
                 covered += (low <= expected) & (expected <= high)
                 apart += bool(low[1] <= truth["best"] <= high[0])
             print(f"{hops} hops, {draws} draws, best rule {truth['best']:.4f} between: {apart}")
@@ -350,17 +566,55 @@ def terms(tree: RouteTree) -> Floats:
 
 
 def timing() -> None:
-    """All resamples of a report: 30 policies, 5 figures, 11 columns, 32 points of a sweep."""
+    """Print the time of all resamples of a report: 30 policies, 5 figures, 11 columns, a sweep."""
     rng = np.random.default_rng(0)
     report = [rng.random((150, 900)), rng.random((96, 900)), *rng.random((10, 150, 90))]
     for name, way in {
-        "ours": lambda rows, rng: resampled_means(rows, 10_000, rng),
-        "scipy alone": lambda rows, rng: by_scipy(rows, rng, 10_000, "percentile"),
+        "ours": lambda rows, rng: mean_intervals(rows, 10_000, LEVEL, rng),
+        "counts of drawn queries": lambda rows, rng: counted(rows, 10_000, rng),
+        "scipy alone": lambda rows, rng: by_scipy(rows, rng, 10_000),
     }.items():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds = [measuring.measure_cpu(partial(way, rows, rng))[1] for rows in report]
+        seconds = [
+            measuring.measure_cpu(partial(way, rows, np.random.default_rng(0)))[1]
+            for rows in report
+        ]
         more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        print(f"{name:<20} {sum(seconds):.2f} CPU-s, {more:+.0f} MB at most")
+        print(f"{name:<24} {sum(seconds):.2f} CPU-s, {more:+.0f} MB at most")
+
+
+CACHED_COUNTS: dict[int, list[NDArray[np.uint16]]] = {}
+
+
+def counted(rows: Floats, n: int, rng: np.random.Generator) -> Ends:
+    """Expanded percentiles as earlier versions computed them, with cached counts."""
+    queries = rows.shape[1]
+    if queries not in CACHED_COUNTS:
+        batches = []
+        for _ in range(0, n, 128):
+            drawn = rng.integers(0, queries, (128, queries))
+            drawn += np.arange(len(drawn))[:, None] * queries
+            counts = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
+            batches.append(counts.astype(np.uint16))
+        CACHED_COUNTS[queries] = batches
+    means = [rows @ batch.T.astype(float) / queries for batch in CACHED_COUNTS[queries]]
+    tail = expanded_tail(queries - 1, (queries - 1) / queries, (1 - LEVEL) / 2)
+    low, high = np.quantile(np.concatenate(means, axis=1), [tail, 1 - tail], axis=1)
+    return low, high
+
+
+def by_scipy(rows: Floats, rng: np.random.Generator, n: int) -> Ends:
+    """Percentiles of the mean of each row, by scipy alone."""
+    result = stats.bootstrap(
+        (np.arange(rows.shape[1]),),
+        lambda drawn, axis: rows[:, drawn].mean(axis=axis),
+        n_resamples=n,
+        batch=64,
+        vectorized=True,
+        method="percentile",
+        rng=rng,
+    )
+    return tuple(result.confidence_interval)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 import hierrouter
 from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_ending, best_route_per_dataset
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.intervals import percentile_interval, resampled_means
+from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Outcome, fixed_route, single_calls
 from hierrouter.learning.config import Objective, ValueConfig, training_config
 from hierrouter.learning.sweep import train_sweep
@@ -88,9 +88,7 @@ def routers(
 
 def interval_of(differences: Floats) -> tuple[float, float]:
     """Return the interval of the mean of differences, float64[questions]."""
-    means = resampled_means(differences[None], 2_000, np.random.default_rng(0))[0]
-    low, high = percentile_interval(means, len(differences))
-    return float(low), float(high)
+    return interval(differences, 2_000, rng=np.random.default_rng(0))
 
 
 def mean_text(differences: Floats) -> str:

@@ -25,7 +25,7 @@ from measuring import measure_cpu, versions
 
 import hierrouter
 from hierrouter.evaluation.bounds import best_route_per_dataset, oracle
-from hierrouter.evaluation.intervals import percentile_interval, resampled_means
+from hierrouter.evaluation.intervals import mean_intervals
 from hierrouter.evaluation.outcome import Outcome, fixed_routes, single_calls
 from hierrouter.learning.config import CONFIG_CLASSES, Objective, TrainConfig, preset
 from hierrouter.learning.training import train
@@ -87,8 +87,9 @@ class Competition:
         if is_hardest.any():
             hardest = float(router.quality[is_hardest].mean())
         margins = router.reward(self.alpha) - self._rewards
-        means = resampled_means(margins, 10_000, np.random.default_rng(0))
-        low, _ = percentile_interval(means, len(self.fold))
+        low, _ = mean_intervals(
+            margins, 10_000, 0.95, np.random.default_rng(0), strata=self.fold.datasets
+        )
         return Line(
             reward=self.reward(router),
             gap=(self.reward(router) - fixed) / (self.reward(self.bound) - fixed),

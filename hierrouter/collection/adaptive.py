@@ -25,7 +25,7 @@ from hierrouter.collection.progress import Progress, Summary
 from hierrouter.engines import backend, generator
 from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.evaluation import bounds
-from hierrouter.evaluation.intervals import interval
+from hierrouter.evaluation.intervals import reward_interval
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.value import training_queries
 from hierrouter.pools.pool import Pool
@@ -296,11 +296,10 @@ class _Growth:
         if until is None:
             return learned
         learned_from_half = self.adaptive.learn(every_nth(2))
-        rng = np.random.default_rng(0)
         for alpha in self.adaptive.alphas:
-            reward = learned.at(alpha).outcome(fold).reward(alpha)
-            half_reward = learned_from_half.at(alpha).outcome(fold).reward(alpha)
-            _, largest_gain = interval(reward - half_reward, rng=rng)
+            outcome = learned.at(alpha).outcome(fold)
+            half_outcome = learned_from_half.at(alpha).outcome(fold)
+            _, largest_gain = reward_interval(outcome, half_outcome, alpha, fold.datasets)
             if largest_gain > until:
                 return learned
         return None

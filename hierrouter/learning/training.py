@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hierrouter import __version__
 from hierrouter.evaluation.bounds import REWARD_ROUNDING, rank_routes
-from hierrouter.evaluation.intervals import interval, queries_needed
+from hierrouter.evaluation.intervals import queries_needed, reward_interval
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Actions,
@@ -558,8 +558,9 @@ class TrainedRouter:
         ends_early = self.objective.ends_early
         node, *others = rank_routes(learned_from, self.alpha, ends_early)
         constant = fixed_route(fold, node, others, ends_early)
-        gains = self.outcome(fold).reward(self.alpha) - constant.reward(self.alpha)
-        low, high = interval(gains, rng=np.random.default_rng(0))
+        outcome = self.outcome(fold)
+        gains = outcome.reward(self.alpha) - constant.reward(self.alpha)
+        low, high = reward_interval(outcome, constant, self.alpha, fold.datasets)
         if low > REWARD_ROUNDING and len(fold) > 1:
             return self
         spread = float(gains.std(ddof=1)) if len(fold) > 1 else 0.0

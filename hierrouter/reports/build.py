@@ -7,14 +7,21 @@ import numpy as np
 
 from hierrouter.evaluation.bounds import gap_closed
 from hierrouter.evaluation.intervals import (
-    expanded_tail,
+    AMOUNTS,
+    DIFFERENCES,
+    SHARES,
+    Ratio,
+    ValueRange,
+    cost_ratio_interval,
+    difference_range,
     gap_closed_interval,
-    percentile_interval,
-    resampled_means,
+    interval,
+    ratio_interval,
+    reward_range,
     simultaneous_intervals,
 )
 from hierrouter.evaluation.outcome import Floats, Integers, Outcome, ending_values, endings_by_node
-from hierrouter.reports.estimates import Bootstrap, Estimate, EstimateTable, as_estimates
+from hierrouter.reports.estimates import ALL_DATASETS, Estimate, EstimateTable, as_estimates
 from hierrouter.reports.results import ReportData, Saving
 from hierrouter.tables import finite_or_none
 from hierrouter_cache.tree import RouteTree, net_reward
@@ -55,7 +62,12 @@ def build_report(
         for outcome in priced:
             metrics = {"cost": outcome.cost, "reward": outcome.reward(alpha)}
             table.add_means(
-                "prices", metrics, prices=list_name, policy=outcome.name, kind=outcome.kind
+                "prices",
+                metrics,
+                within={"reward": reward_range(alpha, outcome.cost)},
+                prices=list_name,
+                policy=outcome.name,
+                kind=outcome.kind,
             )
     for swept_alpha, outcome in frontier:
         metrics = {
@@ -64,7 +76,12 @@ def build_report(
             "reward": outcome.reward(swept_alpha),
         }
         table.add_means(
-            "frontier", metrics, policy=outcome.name, kind=outcome.kind, alpha=float(swept_alpha)
+            "frontier",
+            metrics,
+            within={"reward": reward_range(swept_alpha, outcome.cost)},
+            policy=outcome.name,
+            kind=outcome.kind,
+            alpha=float(swept_alpha),
         )
     return ReportData(
         alpha=float(alpha),
@@ -78,7 +95,7 @@ def build_report(
         price_gaps={
             name: _gaps_closed(table.positions, priced, alpha) for name, priced in lists.items()
         },
-        savings=_savings(outcomes, table.bootstrap),
+        savings=_savings(outcomes, table),
         provenance=provenance,
         **fields,
     )
@@ -91,8 +108,10 @@ def _add_policies(table: EstimateTable, outcomes: Sequence[Outcome], alpha: floa
     for outcome in outcomes:
         reward = outcome.reward(alpha)
         difference = None
+        within = {"reward": reward_range(alpha, outcome.cost), "difference": DIFFERENCES}
         if router_reward is not None and outcome.kind != "router":
             difference = router_reward - reward
+            within["difference"] = difference_range(alpha, routers[0].cost, outcome.cost)
         metrics = {
             "quality": outcome.quality,
             "accuracy": outcome.accuracy,
@@ -101,7 +120,7 @@ def _add_policies(table: EstimateTable, outcomes: Sequence[Outcome], alpha: floa
             "difference": difference,
         }
         table.add_means(
-            "policies", metrics, table.positions, policy=outcome.name, kind=outcome.kind
+            "policies", metrics, table.positions, within, policy=outcome.name, kind=outcome.kind
         )
 
 
@@ -157,12 +176,18 @@ def _gap_intervals(
             rewards = [outcome.reward(alpha)[queries] for outcome in best if outcome is not None]
             router, fixed, oracle = rewards
             intervals[dataset] = gap_closed_interval(
-                router, fixed, oracle, bootstrap.n, bootstrap.level, bootstrap.draws(stream)
+                router,
+                fixed,
+                oracle,
+                bootstrap.n,
+                bootstrap.level,
+                bootstrap.draws(stream),
+                table.strata(dataset),
             )
     return intervals
 
 
-def _savings(outcomes: Sequence[Outcome], bootstrap: Bootstrap) -> tuple[Saving, ...]:
+def _savings(outcomes: Sequence[Outcome], table: EstimateTable) -> tuple[Saving, ...]:
     """Compare costs with the best and the most expensive single model, once if they are the same.
 
     Empty without a router, and if the calls of some model are free: a share needs a cost.
@@ -173,44 +198,59 @@ def _savings(outcomes: Sequence[Outcome], bootstrap: Bootstrap) -> tuple[Saving,
         return ()
     best = max(singles, key=lambda single: (single.quality.mean(), -single.cost.mean()))
     most_expensive = max(singles, key=lambda single: single.cost.mean())
-    savings = [_saving(router, best, "best", bootstrap)]
+    savings = [_saving(router, best, "best", table)]
     if most_expensive is not best:
-        savings.append(_saving(router, most_expensive, "dearest", bootstrap))
+        savings.append(_saving(router, most_expensive, "dearest", table))
     return tuple(savings)
 
 
-def _saving(router: Outcome, model: Outcome, which: str, bootstrap: Bootstrap) -> Saving:
+def _saving(router: Outcome, model: Outcome, which: str, table: EstimateTable) -> Saving:
+    bootstrap = table.bootstrap
+    stream = table.overall_stream
+    strata = table.strata(ALL_DATASETS)
     quality_difference = router.quality - model.quality
-    rows = np.array([router.cost, model.cost, quality_difference])
-    router_cost, model_cost, quality = resampled_means(rows, bootstrap.n, bootstrap.draws(0))
-    ratio = np.divide(router_cost, model_cost, out=np.ones_like(router_cost), where=model_cost > 0)
-    lows, highs = percentile_interval(
-        np.array([1 - ratio, quality]), len(router.cost), bootstrap.level
+    quality_low, quality_high = interval(
+        quality_difference,
+        bootstrap.n,
+        bootstrap.level,
+        rng=bootstrap.draws(stream),
+        within=DIFFERENCES,
+        strata=strata,
     )
-    low, quality_low = lows.tolist()
-    high, quality_high = highs.tolist()
+    low, high = cost_ratio_interval(
+        router.cost, model.cost, bootstrap.n, bootstrap.level, bootstrap.draws(stream), strata
+    )
     return Saving(
         policy=model.name,
         which=which,
         share=float(1 - router.cost.mean() / model.cost.mean()),
-        low=low,
-        high=high,
+        low=1 - high,
+        high=1 - low,
         quality=float(quality_difference.mean()),
         quality_low=quality_low,
         quality_high=quality_high,
     )
 
 
-def simultaneous_estimates(differences: Floats, table: EstimateTable) -> list[Estimate]:
+def simultaneous_estimates(
+    differences: Floats, table: EstimateTable, within: Sequence[ValueRange]
+) -> list[Estimate]:
     """Estimate means over all queries with intervals that hold for all of them at once.
 
     Args:
         differences: float64[rows, queries], at least 2 queries.
         table: its bootstrap says how intervals are made.
+        within: the values that each row may have.
     """
     bootstrap = table.bootstrap
-    rng = bootstrap.draws(table.overall_stream)
-    low, high = simultaneous_intervals(differences, bootstrap.n, bootstrap.level, rng)
+    low, high = simultaneous_intervals(
+        differences,
+        bootstrap.n,
+        bootstrap.level,
+        bootstrap.draws(table.overall_stream),
+        within,
+        table.strata(ALL_DATASETS),
+    )
     return as_estimates(differences.mean(axis=1), low, high)
 
 
@@ -218,11 +258,12 @@ def _add_comparisons(table: EstimateTable, outcomes: Sequence[Outcome], alpha: f
     """Compare the router with every other policy except oracles; add nothing without a router."""
     router = _best_of_kind(outcomes, "router", alpha)
     others = [outcome for outcome in outcomes if outcome.kind not in ("router", "oracle")]
-    # One query has no variance, so no interval.
+    # Of one query an interval would hold all that is possible.
     if router is None or not others or len(router.quality) < 2:
         return
     differences = router.reward(alpha) - np.array([other.reward(alpha) for other in others])
-    estimates = simultaneous_estimates(differences, table)
+    within = [difference_range(alpha, router.cost, other.cost) for other in others]
+    estimates = simultaneous_estimates(differences, table, within)
     for other, difference in zip(others, estimates, strict=True):
         table.add_values("at once", {"difference": difference}, policy=other.name, kind=other.kind)
 
@@ -230,8 +271,8 @@ def _add_comparisons(table: EstimateTable, outcomes: Sequence[Outcome], alpha: f
 def add_depths(table: EstimateTable, fold: RouteTree, endings: Floats, alpha: float) -> None:
     """Add the share of the queries, Q, C and R by the number of calls that the router makes.
 
-    Means are over the queries that end after this number of calls, 1 to L. Ends of an interval are
-    None if too many resamples have no such query.
+    Means are over the queries that end after this number of calls, 1 to L. They have no interval
+    if there is no such query.
 
     Args:
         table: the report's figures, which are added to.
@@ -247,45 +288,46 @@ def add_depths(table: EstimateTable, fold: RouteTree, endings: Floats, alpha: fl
         "reward": net_reward(quality, cost, alpha),
     }
     at_nodes = [endings_by_node(fold.layout, endings * metric) for metric in metrics.values()]
-    hops = range(1, fold.hops + 1)
-    # Metric after metric for each hop, so that all rows share their resamples.
-    sums = np.array(
-        [at_node[:, fold.layout.level(hop)].sum(axis=1) for hop in hops for at_node in at_nodes]
-    )
-    draws = table.bootstrap.draws(table.overall_stream)
-    resampled = resampled_means(sums, table.bootstrap.n, draws)
-    tail = expanded_tail(len(fold), table.bootstrap.level)
-    for number, hop in enumerate(hops):
-        rows = slice(number * len(metrics), (number + 1) * len(metrics))
-        means = _means_of_share(sums[rows].mean(axis=1, keepdims=True))[:, 0]
-        of_resamples = _means_of_share(resampled[rows])
-        # A mean over no query may have any value: the lowest for one end, the highest for the
-        # other.
-        lowest = np.nan_to_num(of_resamples, nan=-np.inf)
-        highest = np.nan_to_num(of_resamples, nan=np.inf)
-        low = np.quantile(lowest, tail, axis=1, method="lower")
-        high = np.quantile(highest, 1 - tail, axis=1, method="higher")
-        estimates = [
-            Estimate(*map(finite_or_none, row))
-            for row in np.stack([means, low, high], axis=1).tolist()
-        ]
-        table.add_values("depths", dict(zip(metrics, estimates, strict=True)), hop=hop)
+    ranges = {"quality": SHARES, "cost": AMOUNTS, "reward": reward_range(alpha, cost.ravel())}
+    for hop in range(1, fold.hops + 1):
+        level = fold.layout.level(hop)
+        share, *sums = (at_node[:, level].sum(axis=1) for at_node in at_nodes)
+        estimates = {"share": _estimate_ratio(share, np.ones(len(share)), SHARES, table)}
+        for (metric, within), total in zip(ranges.items(), sums, strict=True):
+            estimates[metric] = _estimate_ratio(total, share, within, table)
+        table.add_values("depths", estimates, hop=hop)
 
 
-def _means_of_share(means: Floats) -> Floats:
-    """Turn means over all queries into means over a share of them.
+def _estimate_ratio(
+    total: Floats, share: Floats, within: ValueRange, table: EstimateTable
+) -> Estimate:
+    """Estimate a mean over a share of the queries, with its interval.
 
     Args:
-        means: float64[rows, n]; the first row is the share, the others are sums over the share's
-            queries, divided by the number of all queries.
+        total: float64[queries], the value of each query times its share.
+        share: float64[queries], in [0, 1], how much of each query counts.
+        within: the values that a query may have.
+        table: its bootstrap says how intervals are made.
 
     Returns:
-        float64[rows, n]: the share as it is, the other rows divided by it; NaN if it is 0.
+        Without a value and an interval if no query counts.
     """
-    over_share = np.full_like(means, np.nan)
-    np.divide(means, means[0], out=over_share, where=means[0] > 0)
-    over_share[0] = means[0]
-    return over_share
+    counts = share > 0
+    if not counts.any():
+        return Estimate(None)
+    [lowest], [highest] = within.ends((total[counts] / share[counts])[None])
+    bootstrap = table.bootstrap
+    low, high = ratio_interval(
+        total,
+        share,
+        Ratio(float(lowest), 1.0),
+        Ratio(float(highest), 1.0),
+        bootstrap.n,
+        bootstrap.level,
+        bootstrap.draws(table.overall_stream),
+        table.strata(ALL_DATASETS),
+    )
+    return Estimate(float(total.mean() / share.mean()), finite_or_none(low), finite_or_none(high))
 
 
 def _best_of_kind(

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hierrouter.evaluation.bounds import ANYTIME_ORACLE, TREE_ORACLE
+from hierrouter.evaluation.intervals import DIFFERENCES, ValueRange, difference_range, reward_range
 from hierrouter.evaluation.outcome import Floats
 from hierrouter.evaluation.policies import OwnPolicy
 from hierrouter.learning.baselines.answers import answers_for
@@ -22,6 +23,7 @@ from hierrouter.replay.opening import few_queries_note
 from hierrouter.replay.tree import Tree
 from hierrouter.reports.build import simultaneous_estimates
 from hierrouter.reports.estimates import (
+    ALL_DATASETS,
     ESTIMATE_SCHEMA,
     Bootstrap,
     Estimate,
@@ -297,16 +299,19 @@ def _add_entries(table: EstimateTable, contest: Contest, reward: Floats) -> None
     router = contest.router
     baselines = _baselines(contest, reading=True)
     simultaneous: dict[int, Estimate] = {}
-    # One query has no variance, so no interval.
+    # Of one query an interval would hold all that is possible.
     if router is not None and baselines and reward.shape[1] > 1:
         differences = reward[router] - reward[baselines]
-        estimates = simultaneous_estimates(differences, table)
+        ranges = [_range_of_difference(contest, router, number) for number in baselines]
+        estimates = simultaneous_estimates(differences, table, ranges)
         simultaneous = dict(zip(baselines, estimates, strict=True))
     for number, entry in enumerate(contest.entries):
         outcome = entry.outcome
         difference = None
+        within = {"reward": reward_range(contest.alpha, outcome.cost), "difference": DIFFERENCES}
         if router is not None and router != number:
             difference = reward[router] - reward[number]
+            within["difference"] = _range_of_difference(contest, router, number)
         metrics = {
             "accuracy": outcome.accuracy,
             "quality": outcome.quality,
@@ -315,7 +320,7 @@ def _add_entries(table: EstimateTable, contest: Contest, reward: Floats) -> None
             "difference": difference,
         }
         columns = {"policy": outcome.name, "kind": outcome.kind, "arms": entry.arms}
-        table.add_means("policies", metrics, **columns)
+        table.add_means("policies", metrics, within=within, **columns)
         table.add_values("policies", {"simultaneous": simultaneous.get(number)}, **columns)
 
 
@@ -323,7 +328,13 @@ def _values(table: EstimateTable, contest: Contest, reward: Floats) -> tuple[Row
     """Estimate the differences of `_pairs`, with `reward` as in `_add_entries`."""
     pairs = list(_pairs(contest, reward))
     differences = np.array([reward[pair.first] - reward[pair.second] for pair in pairs])
-    means = estimate_means(differences, table.bootstrap, table.overall_stream)
+    means = estimate_means(
+        differences,
+        table.bootstrap,
+        table.overall_stream,
+        [_range_of_difference(contest, pair.first, pair.second) for pair in pairs],
+        table.strata(ALL_DATASETS),
+    )
     return tuple(
         Row(
             value=pair.value,
@@ -336,6 +347,13 @@ def _values(table: EstimateTable, contest: Contest, reward: Floats) -> tuple[Row
         )
         for pair, mean in zip(pairs, means, strict=True)
     )
+
+
+def _range_of_difference(contest: Contest, first: int, second: int) -> ValueRange:
+    """Return the values that R of one entry less R of another may have on a query."""
+    outcome = contest.entries[first].outcome
+    other = contest.entries[second].outcome
+    return difference_range(contest.alpha, outcome.cost, other.cost)
 
 
 class Pair(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hierrouter.evaluation.intervals import percentile_interval, resampled_means
+from hierrouter.evaluation.intervals import AMOUNTS, DIFFERENCES, SHARES, ValueRange, mean_intervals
 from hierrouter.evaluation.outcome import ROUTER, Floats, Integers
 from hierrouter.tables import Cell, interval
 
@@ -60,15 +60,17 @@ def display_name(policy: str) -> str:
     return f"HierRouter{policy.removeprefix(ROUTER)}"
 
 
-# Of fewer queries no interval is shown: resamples cannot reach beyond the one or two values.
+# Of fewer queries no interval is shown: it would hold nearly all that is possible.
 MIN_INTERVAL_QUERIES = 3
-# Rows that are resampled together. It bounds the memory at 16 bytes * ROWS_AT_ONCE * resamples.
+# Values that a query may have, of the metrics whose range is the same in every section.
+METRIC_RANGES = {"quality": SHARES, "accuracy": SHARES, "cost": AMOUNTS}
+# Rows that are resampled together. It bounds the memory at 32 bytes * ROWS_AT_ONCE * resamples.
 ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Settings of the intervals: expanded percentiles over queries drawn with replacement.
+    """Settings of the intervals, see `hierrouter.evaluation.intervals`.
 
     Attributes:
         n: number of resamples.
@@ -124,21 +126,36 @@ def as_estimates(values: Floats, low: Floats, high: Floats) -> list[Estimate]:
     return [Estimate(*row) for row in rows]
 
 
-def estimate_means(values: Floats, bootstrap: Bootstrap, stream: int) -> list[Estimate]:
+def estimate_means(
+    values: Floats,
+    bootstrap: Bootstrap,
+    stream: int,
+    within: ValueRange | Sequence[ValueRange] = DIFFERENCES,
+    strata: Sequence[str] | None = None,
+) -> list[Estimate]:
     """Estimate the mean of each row, with its interval; below `MIN_INTERVAL_QUERIES` without.
 
     Args:
         values: float64[rows, queries].
         bootstrap: settings of the intervals.
         stream: number of the dataset, see `Bootstrap.draws`.
+        within: the values that a query may have, for all rows or for each.
+        strata: the dataset of each query; None if all are of one.
     """
     if len(values) and values.shape[1] < MIN_INTERVAL_QUERIES:
         return [Estimate(mean) for mean in values.mean(axis=1).tolist()]
     means_with_intervals: list[Estimate] = []
     for start in range(0, len(values), ROWS_AT_ONCE):
-        block = values[start : start + ROWS_AT_ONCE]
-        resampled = resampled_means(block, bootstrap.n, bootstrap.draws(stream))
-        low, high = percentile_interval(resampled, values.shape[1], bootstrap.level)
+        rows = slice(start, start + ROWS_AT_ONCE)
+        block = values[rows]
+        low, high = mean_intervals(
+            block,
+            bootstrap.n,
+            bootstrap.level,
+            bootstrap.draws(stream),
+            within if isinstance(within, ValueRange) else within[rows],
+            strata,
+        )
         means_with_intervals += as_estimates(block.mean(axis=1), low, high)
     return means_with_intervals
 
@@ -185,14 +202,19 @@ class EstimateTable:
         self.positions = positions_by_dataset(datasets)
         self.overall_stream = len(self.positions) - 1
         self._lines: list[dict[str, Any]] = []
-        # By dataset: lines that wait for their estimate, and the values of all queries.
-        self._pending: dict[str, list[tuple[dict[str, Any], Floats]]] = {}
+        # By dataset: lines that wait for their estimate, the values of all queries, their range.
+        self._pending: dict[str, list[tuple[dict[str, Any], Floats, ValueRange]]] = {}
+
+    def strata(self, dataset: str) -> Sequence[str] | None:
+        """Return the strata that the queries of a dataset were drawn from; None is one stratum."""
+        return self.datasets if dataset == ALL_DATASETS else None
 
     def add_means(
         self,
         section: str,
         metrics: Mapping[str, Floats | None],
         datasets: Iterable[str] = (ALL_DATASETS,),
+        within: Mapping[str, ValueRange] | None = None,
         **columns: Any,
     ) -> None:
         """Add a line for the mean of each metric over each dataset, with its interval.
@@ -202,8 +224,10 @@ class EstimateTable:
             metrics: float64[queries] by metric; None makes a line without a value, and so do
                 queries that are all NaN. Where some are, the mean is that of the others.
             datasets: the datasets whose queries the means are taken over.
+            within: the values that a query may have, by metric; of others see `METRIC_RANGES`.
             columns: what the metrics describe, as columns of `ESTIMATE_SCHEMA`.
         """
+        ranges = {**METRIC_RANGES, **(within or {})}
         for dataset in datasets:
             n = len(self.positions[dataset])
             for metric, values in metrics.items():
@@ -211,7 +235,7 @@ class EstimateTable:
                 line |= vars(Estimate(None))
                 self._lines.append(line)
                 if values is not None:
-                    self._pending.setdefault(dataset, []).append((line, values))
+                    self._pending.setdefault(dataset, []).append((line, values, ranges[metric]))
 
     def add_values(
         self, section: str, metrics: Mapping[str, Estimate | float | None], **columns: Any
@@ -233,16 +257,29 @@ class EstimateTable:
             pending = self._pending.pop(dataset, [])
             if not pending:
                 continue
-            values = np.array([of_queries[positions] for _, of_queries in pending])
+            values = np.array([of_queries[positions] for _, of_queries, _ in pending])
+            ranges = [of_values for _, _, of_values in pending]
             is_partial = np.count_nonzero(np.isnan(values), axis=1) > 0
-            means = iter(estimate_means(values[~is_partial], self.bootstrap, stream))
+            strata = self.strata(dataset)
+            complete = [row for row, lacks in zip(ranges, is_partial, strict=True) if not lacks]
+            means = iter(
+                estimate_means(values[~is_partial], self.bootstrap, stream, complete, strata)
+            )
             # A metric that some queries do not have is a mean over the others.
             partial = values[is_partial]
             known = np.count_nonzero(np.isnan(partial), axis=0) == 0
             partial_means: Iterator[Estimate] = repeat(Estimate(None))
             if known.any():
-                partial_means = iter(estimate_means(partial[:, known], self.bootstrap, stream))
-            for (line, _), row_is_partial in zip(pending, is_partial.tolist(), strict=True):
+                partial_means = iter(
+                    estimate_means(
+                        partial[:, known],
+                        self.bootstrap,
+                        stream,
+                        [row for row, lacks in zip(ranges, is_partial, strict=True) if lacks],
+                        None if strata is None else np.array(strata)[known].tolist(),
+                    )
+                )
+            for (line, _, _), row_is_partial in zip(pending, is_partial.tolist(), strict=True):
                 line.update(vars(next(partial_means if row_is_partial else means)))
         return self._lines
 

@@ -14,7 +14,16 @@ import numpy as np
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.budget import optimum_at_mean_cost, policy_break_points
 from hierrouter.evaluation.confidence_rules import apply_rules_per_dataset
-from hierrouter.evaluation.intervals import gap_closed_interval, share_interval
+from hierrouter.evaluation.intervals import (
+    DIFFERENCES,
+    SHARES,
+    ValueRange,
+    difference_range,
+    gap_closed_interval,
+    largest_amount,
+    reward_range,
+    share_interval,
+)
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Floats,
@@ -524,7 +533,8 @@ def add_analysis(
         # Oracles, chance and classifiers do not choose one model or route for all queries.
         policy = bound.name if bound.kind in ("single", "route") else rung
         metrics = {"quality": bound.quality, "cost": bound.cost, "reward": bound.reward(alpha)}
-        table.add_means("ladder", metrics, table.positions, rung=rung, policy=policy)
+        within = {"reward": reward_range(alpha, bound.cost)}
+        table.add_means("ladder", metrics, table.positions, within, rung=rung, policy=policy)
     # A rule reads how confident one response is; another draw of its call has another confidence.
     if isinstance(tree, Tree) and len(train) and tree.hops > 1 and is_plain(tree):
         _add_looks(table, tree, split, alpha, stop, ladder[bounds.BEST_ROUTE_PER_DATASET])
@@ -550,10 +560,17 @@ def _add_looks(
         "cost": alpha * (with_look.cost - blind.cost),
         "reward": with_look.reward(alpha) - blind.reward(alpha),
     }
+    within = {
+        "quality": DIFFERENCES,
+        "cost": ValueRange(
+            -alpha * largest_amount(blind.cost), alpha * largest_amount(with_look.cost)
+        ),
+        "reward": difference_range(alpha, with_look.cost, blind.cost),
+    }
     for dataset in table.positions:
         rule = rules.get(dataset)
         rule_name = rule.name(tree.models, tree.layout) if rule else None
-        table.add_means("looks", gains, [dataset], policy=rule_name)
+        table.add_means("looks", gains, [dataset], within, policy=rule_name)
 
 
 def _add_reliability(table: EstimateTable, fold: RouteTree, trained: TrainedRouter) -> None:
@@ -643,7 +660,8 @@ def _add_luck(
         fixed = bounds.best_fixed_route(train, alpha, outcomes.fold, stop)
     terms = bounds.luck_of_regret(outcomes.fold, alpha, router, fixed, stop, ranking)
     if terms is not None:
-        table.add_means("luck", terms, table.positions, policy=ROUTER)
+        within = dict.fromkeys(terms, DIFFERENCES)
+        table.add_means("luck", terms, table.positions, within, policy=ROUTER)
     routes = [route for route in outcomes.bounds if route.kind == "route"]
     if not routes:
         return None
@@ -664,6 +682,7 @@ def _add_luck(
             bootstrap.n,
             bootstrap.level,
             bootstrap.draws(table.overall_stream),
+            table.strata(ALL_DATASETS),
         )
     return SplitGap(float((split_reward - fixed_reward).mean()), share, ends)
 
@@ -681,4 +700,6 @@ def add_regret(table: EstimateTable, policy: str, regret: Floats) -> None:
         "plan": regret[:, 0],
         "adaptivity": regret[:, 1:].sum(axis=1),
     }
-    table.add_means("regret", parts, table.positions, policy=policy)
+    # No part is below 0; where cost decides much, it may be above 1.
+    within = dict.fromkeys(parts, SHARES)
+    table.add_means("regret", parts, table.positions, within, policy=policy)

@@ -388,7 +388,7 @@ def claims_sentence(report: ReportData) -> str:
     unbeaten = [row.policy for row in report.comparisons if not is_beaten(row)]
     claim = (
         f"HierRouter beats {singly} of {total} policies one at a time and {total - len(unbeaten)} "
-        f"when all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, max-t)"
+        f"when all {total} comparisons are to hold at once ({report.bootstrap.level:.0%}, min-p)"
     )
     # With nothing or everything beaten, the numbers say it all.
     if not 0 < len(unbeaten) < total:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, gap_closed, oracle
-from hierrouter.evaluation.intervals import Judge, Judgement, interval
+from hierrouter.evaluation.intervals import Judge, Judgement, reward_interval
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
 from hierrouter.learning.forward import NetworkGrid, sweep_rows
@@ -66,18 +66,21 @@ class Performance:
         alpha = trained.alpha
         ends_early = trained.objective.ends_early
         choosing = trained.constant_fold(tree)
-        reward = trained.outcome(fold).reward(alpha)
-        fixed = best_fixed_route(choosing, alpha, fold, ends_early).reward(alpha)
+        router = trained.outcome(fold)
+        constant = best_fixed_route(choosing, alpha, fold, ends_early)
+        reward = router.reward(alpha)
+        fixed = constant.reward(alpha)
         best = oracle(fold, alpha, ends_early).reward(alpha)
-        low, high = interval(reward - fixed, rng=np.random.default_rng(0))
+        low, high = reward_interval(router, constant, alpha, fold.datasets)
         direct = best_direct_call(choosing, alpha, fold, references=True)
-        direct_reward = None if direct is None else direct.reward(alpha)
+        direct_reward = None
         judgement: Judgement = "open"
-        if direct_reward is not None:
+        if direct is not None:
+            direct_reward = direct.reward(alpha)
             difference = reward - direct_reward
             reference = max(fixed.mean(), direct_reward.mean())
             gap = float(best.mean() - reference)
-            ends = interval(difference, rng=np.random.default_rng(0))
+            ends = reward_interval(router, direct, alpha, fold.datasets)
             judgement = Judge(len(fold), max(gap, 0.0)).judge(float(difference.mean()), *ends)
         return cls(
             where=judged_in_words(trained, fold),

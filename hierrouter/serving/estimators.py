@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 from sklearn.base import RegressorMixin
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import GroupKFold
 
+from hierrouter.evaluation.intervals import SHARES, ValueRange, influence_interval
 from hierrouter.evaluation.outcome import Actions, Booleans, Floats, Integers
 from hierrouter_cache.errors import InputError
 
@@ -257,7 +257,7 @@ def snips(log: Log, weights: Weights, reward: Floats) -> Estimate:
     mean, difference = weighted_mean_and_difference(
         np.zeros(len(log)), weights.episode, reward.sum(axis=1), log.query
     )
-    return Estimate(mean, difference.error, difference.freedom)
+    return Estimate(mean, difference.error, difference.influence, SHARES)
 
 
 def doubly_robust(
@@ -282,7 +282,7 @@ def doubly_robust(
     state_value = (states.chances * expected).sum(axis=2)
     action_value = np.take_along_axis(expected, log.action[:, :, None], axis=2)[:, :, 0]
     steps = weights.before * state_value + weights.cumulative * (reward - action_value)
-    return clustered_mean(np.where(log.alive, steps, 0.0).sum(axis=1), log.query)
+    return clustered_mean(np.where(log.alive, steps, 0.0).sum(axis=1), log.query, SHARES)
 
 
 def weighted_mean_and_difference(
@@ -301,11 +301,11 @@ def weighted_mean_and_difference(
     """
     scale = weight.mean()
     if not scale:
-        return math.nan, Estimate(math.nan, math.nan, 1)
+        return math.nan, Estimate(math.nan, math.nan, np.zeros(1))
     weighted = np.where(weight > 0, value, 0.0)  # the others may be NaN
     mean = float((weight * weighted).mean() / scale)
     difference = clustered_mean(own - weight * (weighted - mean) / scale, query)
-    return mean, Estimate(difference.value - mean, difference.error, difference.freedom)
+    return mean, replace(difference, value=difference.value - mean)
 
 
 @dataclass(frozen=True)
@@ -315,25 +315,27 @@ class Estimate:
     Attributes:
         value: the estimate; NaN if the log has no data for it.
         error: its standard error.
-        freedom: degrees of freedom of the error: clusters less 1.
+        influence: float64[clusters], what each cluster adds to the value, times their number.
+        within: values that a further cluster may have in any case; None if nothing is known.
     """
 
     value: float
     error: float
-    freedom: int
+    influence: Floats = field(compare=False, repr=False)
+    within: ValueRange | None = None
 
     def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float]:
-        """Return low and high end of its interval, by Student's t."""
-        half = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
-        return self.value - half, self.value + half
+        """Return low and high end of its interval, see `influence_interval`."""
+        return influence_interval(self.value, self.influence, self.within, level)
 
 
-def clustered_mean(values: Floats, cluster: Integers) -> Estimate:
+def clustered_mean(values: Floats, cluster: Integers, within: ValueRange | None = None) -> Estimate:
     """Estimate the mean, with the linearised error of a mean of clusters of unequal size.
 
     Args:
         values: float64[n].
         cluster: int64[n], number of each value's cluster; at least 2 distinct ones.
+        within: values that a further cluster may have in any case.
 
     Source: Cochran, Sampling Techniques (1977), chapter 9A.
     """
@@ -342,7 +344,8 @@ def clustered_mean(values: Floats, cluster: Integers) -> Estimate:
     deviations = np.bincount(position, weights=values - mean)  # summed by cluster
     clusters = len(deviations)
     variance = float(np.square(deviations).sum()) * clusters / (clusters - 1)
-    return Estimate(mean, math.sqrt(variance) / len(values), clusters - 1)
+    influence = deviations * clusters / len(values)
+    return Estimate(mean, math.sqrt(variance) / len(values), influence, within)
 
 
 def cross_fit(

@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hierrouter.declarations.declaration import OnNote, ignore_note
 from hierrouter.engines.encoder_names import with_commit
-from hierrouter.evaluation.intervals import interval
+from hierrouter.evaluation.intervals import reward_interval
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.questions.answers import agreement_key
 from hierrouter.questions.datasets import sample, with_folds
@@ -239,12 +237,12 @@ def compare_routers(old: TrainedRouter, new: TrainedRouter, fold: RouteTree) -> 
         InputError: one of the routers cannot read the fold.
     """
     alpha = old.alpha
-    old_reward = old.outcome(fold).reward(alpha)
-    new_reward = new.outcome(fold).reward(alpha)
-    low, high = interval(new_reward - old_reward, rng=np.random.default_rng(0))
+    old_outcome = old.outcome(fold)
+    new_outcome = new.outcome(fold)
+    low, high = reward_interval(new_outcome, old_outcome, alpha, fold.datasets)
     return Verdict(
-        old=float(old_reward.mean()),
-        new=float(new_reward.mean()),
+        old=float(old_outcome.reward(alpha).mean()),
+        new=float(new_outcome.reward(alpha).mean()),
         low=low,
         high=high,
         queries=len(fold),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import hierrouter as hr
 from hierrouter.evaluation import bounds, confidence_rules
-from hierrouter.evaluation.intervals import interval, share_interval
+from hierrouter.evaluation.intervals import SHARES, interval, share_interval
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import Objective
 from hierrouter.learning.training import Constant, train
@@ -151,11 +151,12 @@ def test_decisions_are_those_that_playing_every_choice_gives(
 
 def test_all_decisions_of_a_query_are_drawn_with_it() -> None:
     best = np.random.default_rng(0).random(40) < 0.7
-    single = interval(best.astype(float), 500, rng=np.random.default_rng(1))
+    draws = np.random.default_rng(1)
+    single = interval(best.astype(float), 500, rng=draws, within=SHARES)
     for times in (1, 2):  # said twice it is no surer
         query, rng = np.repeat(np.arange(7, 47), times), np.random.default_rng(1)
         found = share_interval(query, best.repeat(times), 500, 0.95, rng)
-        assert found == pytest.approx(single)
+        assert found == pytest.approx(single, abs=2e-3)
 
 
 def test_a_decision_counts_by_its_weight() -> None:
@@ -184,7 +185,8 @@ def test_a_report_shows_how_right_a_value_model_is_and_of_no_other_router() -> N
     ]
     assert (second.said, second.best) == (pytest.approx(2 / 3, abs=0.06), pytest.approx(2 / 3))
     assert second.best_low < 0.55 and second.best_high > 0.75
-    assert (first.best, first.best_low) == (1, 1)
+    assert first.best == 1
+    assert 0.85 < first.best_low < 1  # 30 decisions do not show that a question is never missed
     table = named_tables(report)["reliability"]
     assert (
         table.cell_texts()[0][:2] == ["0.5 to 0.7", "30"] and table.cell_texts()[1][0] == "0.9 to 1"

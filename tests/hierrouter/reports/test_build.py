@@ -60,7 +60,9 @@ def test_difference_is_router_minus_policy_paired_and_null_for_the_router() -> N
     worse = examples.outcome("a>a", "route", (quality - 0.2).tolist())
     result_row = row(examples.example([router, worse], ["one"] * 60), "a>a")
     assert result_row.reward_high - result_row.reward_low > 0.05
-    assert (result_row.difference_low, result_row.difference_high) == pytest.approx((0.2, 0.2))
+    assert result_row.difference_low < 0.2 < result_row.difference_high
+    width = result_row.difference_high - result_row.difference_low
+    assert width < 0.8 * (result_row.reward_high - result_row.reward_low)
 
 
 @settings(deadline=None, max_examples=25)
@@ -97,8 +99,8 @@ def test_frontier_keeps_points_with_their_own_alpha() -> None:
     assert points[0].reward == pytest.approx(points[0].quality - 0.2 * points[0].cost)
     dear = examples.outcome("oracle", "oracle", [1.0] * 4, [9.0] * 4)
     (bound,) = examples.example(frontier=[(0.2, dear)]).frontier
-    assert (bound.cost_low, bound.cost, bound.cost_high) == (9, 9, 9)
-    assert bound.reward_high == pytest.approx(1 - 0.2 * 9)
+    assert bound.cost_low < bound.cost == 9 < bound.cost_high
+    assert bound.reward == pytest.approx(1 - 0.2 * 9)
     assert examples.example(frontier=[]).frontier == ()
 
 
@@ -113,7 +115,7 @@ def rivals(by: list[float]) -> ReportData:
     quality = rng.random(QUERIES)
     noise = rng.normal(size=(len(by), QUERIES))
     noise = (noise - noise.mean(axis=1, keepdims=True)) / noise.std(axis=1, keepdims=True)
-    worse = quality - 0.1 * (noise + np.array(by)[:, None] / np.sqrt(QUERIES))
+    worse = quality - 0.5 * (noise + np.array(by)[:, None] / np.sqrt(QUERIES))
     routes = [examples.outcome(f"r{at}", "route", row.tolist()) for at, row in enumerate(worse)]
     oracle = examples.outcome("oracle", "oracle", (quality + 1).tolist())
     router = examples.outcome("hierrouter", "router", quality.tolist())
@@ -121,11 +123,11 @@ def rivals(by: list[float]) -> ReportData:
 
 
 def test_a_small_lead_counts_alone_but_not_among_many() -> None:
-    """2.3 standard errors are beyond 1.96, and not beyond the largest of ten."""
-    said = claims_sentence(rivals([9.0] * 8 + [2.3, 0.0]))
+    """2.5 standard errors are beyond 1.96, and not beyond the largest of ten."""
+    said = claims_sentence(rivals([9.0] * 8 + [2.5, 0.0]))
     assert said.startswith(
         "HierRouter beats 9 of 10 policies one at a time and 8 when all 10 comparisons are to "
-        "hold at once (95%, max-t): all but r8, r9."
+        "hold at once (95%, min-p): all but r8, r9."
     )
     assert "all but r1, r2, r3, r4, r5 and 3 more." in claims_sentence(rivals([9.0, *[0.0] * 8]))
     said = claims_sentence(rivals([0.0] * 3))
@@ -155,8 +157,11 @@ def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -
         *("good", "best"),
         *("dear", "dearest"),
     )
-    assert (best.low, best.share, best.high) == pytest.approx((1 / 2,) * 3)  # the same in each draw
-    assert (best.quality_low, best.quality, best.quality_high) == pytest.approx((0,) * 3, abs=1e-9)
+    # The same on every question, so that only an unseen one could differ.
+    assert best.share == pytest.approx(1 / 2)
+    assert best.low < 1 / 2 < best.high
+    assert best.high - best.low < 0.1
+    assert best.quality_low < best.quality == 0 < best.quality_high < 0.1
     assert dearest.share == pytest.approx(2 / 3)
     assert dearest.quality == pytest.approx(0.05)
     assert dearest.quality_low < 0.05 < dearest.quality_high
@@ -164,7 +169,7 @@ def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -
     assert "saves 50.0% of the cost of good, the best single model" in said
     dearer = replace(router, cost=5 * cost)
     said = cost_table(examples.example([dearer, good], ["one"] * 40)).note
-    assert "costs 150.0% more than good, the best single model (95% interval [150.0%, 150" in said
+    assert "costs 150.0% more than good, the best single model (95% interval [1" in said
     worse = replace(router, quality=router.quality - 0.1)
     said = cost_table(examples.example([worse, good], ["one"] * 40)).note
     assert (

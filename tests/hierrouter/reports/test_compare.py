@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from hierrouter.evaluation.intervals import interval
+from hierrouter.evaluation.intervals import difference_range, interval
 from hierrouter.evaluation.outcome import Outcome
 from hierrouter.learning.baselines.contest import Contest, Entry
 from hierrouter.reports.comparison import as_json, build_standings, contest_tables
@@ -69,7 +69,11 @@ def test_values_are_between_the_best_as_each_fold_has_them():
     # They are differences on the fold shown.
     reward = [row.entry.outcome.reward(ALPHA) for row in standings.rows]
     drawn = np.random.default_rng([QUICK.seed, 3])  # the stream after those of its three datasets
-    expected = interval(reward[3] - reward[1], QUICK.n, rng=drawn)
+    costs = [standings.rows[number].entry.outcome.cost for number in (3, 1)]
+    within = difference_range(ALPHA, *costs)
+    strata = standings.contest.datasets
+    difference = reward[3] - reward[1]
+    expected = interval(difference, QUICK.n, rng=drawn, within=within, strata=strata)
     hop = standings.values[0]
     assert (hop.difference_low, hop.difference_high) == pytest.approx(expected)
     assert hop.difference == pytest.approx((reward[3] - reward[1]).mean())

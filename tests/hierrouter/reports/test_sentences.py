@@ -98,7 +98,7 @@ def test_three_figures_of_a_trained_router_and_of_none() -> None:
         "cost of 1,000 questions",
     ]
     assert lead[0] == "+0.200" and lead[1].endswith("] over a>b")
-    assert closed == ["50.0%", "[0.0%, 87.5%] of 0.400 in R"]
+    assert closed == ["50.0%", "[< -100%, 92.5%] of 0.400 in R"]
     assert cost == ["1,000", "1,000 for a>b"]
     assert [value for _, value, _ in headlines(untrained())] == ["0.250", "0.400", "0.800"]
 
@@ -233,11 +233,17 @@ def test_no_sentence_says_what_the_numbers_do_not(
     require_true(as_object(report), constant, fixed_route)
 
 
+STEADY_QUERIES = 100_000
+
+
 def steady(**choices: tuple[str, float, float]) -> list[Outcome]:
-    """Policies whose Q and C are the same on every one of 30 queries: name=(kind, Q, C)."""
+    """Policies whose Q and C are the same on each of 100,000 queries: name=(kind, Q, C).
+
+    So many show that a tiny gain is not due to losses that are too rare to be seen.
+    """
     names = {name: name.replace("_", ">") for name in choices}
     return [
-        outcome(names[name], kind, [quality] * 30, [cost] * 30)  # type: ignore[arg-type]
+        outcome(names[name], kind, [quality] * STEADY_QUERIES, [cost] * STEADY_QUERIES)  # type: ignore[arg-type]
         for name, (kind, quality, cost) in choices.items()
     ]
 
@@ -330,7 +336,7 @@ def test_the_headline_compares_with_every_fixed_choice(
     case: tuple[dict[str, Any], dict[str, Any], str, str],
 ) -> None:
     choices, fields, start, rest = case
-    report = example(steady(**{"oracle": ORACLE, **choices}), ("one",) * 30, **fields)
+    report = example(steady(**{"oracle": ORACLE, **choices}), ("one",) * STEADY_QUERIES, **fields)
     told = as_object(report)
     assert told["message"].startswith(start)
     assert rest in told["message"]
@@ -344,7 +350,7 @@ def test_a_run_that_does_not_fit_is_not_called_untrained() -> None:
     )
 
 
-@pytest.mark.parametrize(("queries", "expected"), [(5, "open"), (6, "better")])
+@pytest.mark.parametrize(("queries", "expected"), [(5, "open"), (6, "open"), (20, "better")])
 def test_few_queries_show_nothing_however_equal_they_are(queries: int, expected: str) -> None:
     policies = [
         outcome("a>b", "route", [0.5] * queries),

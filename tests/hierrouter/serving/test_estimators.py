@@ -307,8 +307,9 @@ def test_the_share_of_actions_that_the_log_never_takes() -> None:
     assert overlap.share_never_taken == pytest.approx(expected, rel=0.1)
     assert overlap.misses
     # Actions that the log has at other states only show in the mean weight alone.
-    setting = bandit(np.zeros((2, 2)), logging=[0.5, 0.5], target=[0.5, 0.5])
-    overlap = overlap_of(replace(setting, logging=np.array([[[1.0, 0.0]], [[0.0, 1.0]]])))
+    setting = bandit(np.zeros((50, 2)), logging=[0.5, 0.5], target=[0.5, 0.5])
+    one_action_each = np.tile(np.array([[[1.0, 0.0]], [[0.0, 1.0]]]), (25, 1, 1))
+    overlap = overlap_of(replace(setting, logging=one_action_each))
     assert (overlap.share_never_taken, overlap.misses, overlap.mean) == (0, True, 0.5)
 
 
