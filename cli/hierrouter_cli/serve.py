@@ -107,6 +107,9 @@ def _summary(result: RouteResult) -> str:
         ending += f", answer {result.returned.answer} of {len(result.hops)}"
     if result.deferred_to:
         ending += ", handed over in doubt"
+    if result.is_unknown_group:
+        group = f"group {safe_text(result.group)} is unknown" if result.group else "no group"
+        ending += f", {group}: the route of all questions"
     return (
         f"route: {result.route}{ending} at alpha {result.alpha:g}, "
         f"{result.tokens_in} + {result.tokens_out} tokens, C {money(result.cost)}"

@@ -370,6 +370,14 @@ SplitOrAll = Annotated[
 Sample = Annotated[
     bool, Flag("--sample", help="Draw each call from the policy, so that logs can be judged.")
 ]
+Group = Annotated[
+    str,
+    Flag(
+        "--group",
+        "NAME",
+        "Data set or label of the question, for a router with a route for each (--algo groups).",
+    ),
+]
 Reroute = Annotated[
     bool, Flag("--reroute", help="Where a model fails, take the next likeliest; says so.")
 ]

@@ -598,6 +598,10 @@ class TrainedRouter:
         """The actions it chooses from."""
         return self.objective.actions(self.origin.layout)
 
+    def lacks_group(self, group: str) -> bool:
+        """Whether it has routes for groups of questions, and none for this one."""
+        return bool(self.known_groups) and not self.constant and group not in self.known_groups
+
     def fitted_to(self, tree: RouteTree) -> TrainedRouter:
         """Return the router that decides as this one on a tree with other routes of its actions.
 

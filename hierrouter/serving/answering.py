@@ -218,6 +218,7 @@ class ChatAnswer:
             call_options=self.call_options,
             on_text=on_text,
             on_hop=self._on_hop,
+            group=self.request.hierrouter.group,
         )
         try:
             result = await version.router.aroute(self.question, options)
@@ -278,7 +279,9 @@ class ChatAnswer:
         """Log the answer, with what the shadow would have done at each of its decisions."""
         shadow_log: dict[str, Any] = {"policy": shadow.name}
         try:
-            options = RouteOptions(shadow.names.alpha(self.request.model))
+            options = RouteOptions(
+                shadow.names.alpha(self.request.model), group=self.request.hierrouter.group
+            )
             router = shadow.router
             names = router.policy.at(options.alpha).actions.names(router.policy.origin.models)
             shadow_log["would"] = []

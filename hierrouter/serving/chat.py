@@ -15,7 +15,7 @@ from hierrouter.engines.bills import MAX_TOKEN_COUNT
 from hierrouter.engines.generator import CallOptions, Confidence, Response
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.serving.decisions import Decision, LivePolicy
-from hierrouter.serving.messages import Unroutable, text_and_images
+from hierrouter.serving.messages import MAX_GROUP_NAME, Unroutable, text_and_images
 from hierrouter.serving.results import Call, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import sound_text, sound_values
@@ -123,6 +123,7 @@ class Extension(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    group: str = Field(default="", max_length=MAX_GROUP_NAME)
 
 
 class Body(BaseModel):

@@ -107,6 +107,7 @@ class LiveState:
         cost: C so far, in money.
         rng: draws the action from the stochastic policy; None takes the greedy one.
         explain: whether to predict Q and C of each action as well.
+        group: data set or label of the question; "" if it is unknown.
     """
 
     trained: TrainedRouter
@@ -115,6 +116,7 @@ class LiveState:
     cost: float = 0.0
     rng: np.random.Generator | None = None
     explain: bool = False
+    group: str = ""
 
     @property
     def path(self) -> tuple[int, ...]:
@@ -249,10 +251,12 @@ class LivePolicy:
         """Decide at states that have the same router."""
         paths = [state.path for state in states]
         costs = [state.cost for state in states]
-        chances = trained.decide_each(embedded, paths, costs)
+        groups = [state.group for state in states]
+        roots = self._roots(trained, states, embedded)
+        chances = trained.decide_each(embedded, paths, costs, groups, roots)
         expected = None
         if any(state.explain for state in states):
-            expected = trained.expected_each(embedded, paths, costs)
+            expected = trained.expected_each(embedded, paths, costs, groups, roots)
         is_in_doubt = np.zeros(len(states), np.bool_)
         deferral_model = ""
         if self.deferral:
@@ -260,7 +264,7 @@ class LivePolicy:
             deferral_model = self.deferral.model.name
         table = greedy(chances, self.origin.base_rate, trained.actions.returns)
         likeliest = table.argmax(axis=1).tolist()
-        orders = trained.rank_each(embedded, paths, costs, chances)
+        orders = trained.rank_each(embedded, paths, costs, chances, groups, roots)
         decisions = []
         for row, state in enumerate(states):
             action = likeliest[row]
@@ -280,6 +284,23 @@ class LivePolicy:
             )
             decisions.append(decision)
         return decisions
+
+    def _roots(
+        self, trained: TrainedRouter, states: Sequence[LiveState], embedded: NDArray[np.float32]
+    ) -> NDArray[np.float32] | None:
+        """What the policy reads of each question before any answer; None if it reads states alone.
+
+        Args:
+            trained: decides at all of the states.
+            states: the states.
+            embedded: float32[n, dim], of the states.
+        """
+        later = [row for row, state in enumerate(states) if state.calls]
+        if not trained.reads_question or not later:
+            return None
+        roots = embedded.copy()
+        roots[later] = self.embed([LiveState(trained, states[row].question) for row in later])
+        return roots
 
     def _at(self, alpha: float | None) -> TrainedRouter:
         policy = self._policy

@@ -173,6 +173,7 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
                 alpha,
                 server.rng,
                 unavailable=None if unavailable is None else frozenset(unavailable),
+                group=request.hierrouter.group,
             )
             decision = await router.decide(question, calls, options)
             trained = router.policy.at(alpha)
@@ -180,7 +181,10 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
             is_deferred = bool(decision.deferred_to)
             action = decision.action if decision.action < trained.actions.calls else 0
             prompt = router.prompt(question, calls, is_deferred=is_deferred, action=action)
-        return decision_object(decision, trained, message_of(prompt), remaining)
+        body = decision_object(decision, trained, message_of(prompt), remaining)
+        if trained.lacks_group(options.group):
+            body["unknown_group"] = True
+        return body
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(request: ChatRequest, http: Request) -> Response:

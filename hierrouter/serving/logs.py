@@ -71,6 +71,7 @@ class Episode:
         where: file and line, for messages.
         returned: number of the earlier answer that the policy chose to return, and the probability
             with which it did; None if the last call ended the episode.
+        group: data set or label of the question; "" if it is unknown.
     """
 
     question: str
@@ -79,6 +80,7 @@ class Episode:
     policy: str = ""
     where: str = ""
     returned: tuple[int, float] | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,7 @@ def _episode(line: Mapping[str, Any], where: str, shape: LogShape) -> Episode:
         policy=(_text(line, "policy", where, required=False) or "")[:MAX_POLICY_NAME],
         where=where,
         returned=returned,
+        group=(_text(line, "group", where, required=False, may_be_empty=True) or ""),
     )
 
 
@@ -476,7 +479,10 @@ def log_and_states(
     row = np.zeros(log.action.shape, dtype=np.int64)
     row[log.alive] = np.arange(len(node))
     paths = [trained.origin.layout.path(number) for number in node.tolist()]
-    chances = trained.decide_each(embedding, paths, spent.tolist())
+    owner, _ = np.nonzero(log.alive)  # the episode of each state, ascending
+    groups = [episodes[number].group for number in owner.tolist()]
+    roots = embedding[np.searchsorted(owner, owner)]
+    chances = trained.decide_each(embedding, paths, spent.tolist(), groups, roots)
     target = greedy(chances, trained.origin.base_rate, trained.actions.returns)
     return log, logged_states(log, row, node, spent, embedding, target)
 

@@ -17,6 +17,7 @@ INSTRUCTION_ROLES = ("system", "developer")
 TOOL_ROLES = ("tool", "function")
 TOOL_CALL_KEYS = ("tool_calls", "function_call")
 MAX_QUESTION_CHARACTERS = 2_000_000
+MAX_GROUP_NAME = 200  # characters
 PIPE_POLL_S = 0.2  # between two checks of whether a read was cancelled
 PIPE_CHUNK_BYTES = 1 << 16
 
@@ -163,6 +164,32 @@ def question_in(row: dict[str, Any], where: str) -> Question:
     if not isinstance(row.get("id"), str | int | None):
         raise InputError(f"id is neither a text nor a whole number: {where}; change it")
     return question
+
+
+def group_in(row: dict[str, Any], where: str) -> str:
+    """Return the group of the question on one line of JSON: its `group`, else its `dataset`.
+
+    Args:
+        row: the object on the line.
+        where: file and line, for messages.
+
+    Returns:
+        The name; "" if there is none.
+
+    Raises:
+        InputError: it is no text, or too long.
+    """
+    for key in ("group", "dataset"):
+        group = row.get(key)
+        if group is None:
+            continue
+        if not isinstance(group, str) or len(group) > MAX_GROUP_NAME:
+            raise InputError(
+                f"{key} is no name of up to {MAX_GROUP_NAME} characters: {where}; "
+                "give a data set or a label as text"
+            )
+        return group
+    return ""
 
 
 def piped_lines(pipe: int, stopped: Event, where: str) -> Iterator[tuple[int, bytes]]:

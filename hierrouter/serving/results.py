@@ -137,12 +137,17 @@ class RouteResult:
         alpha: the cost penalty that it was routed for.
         hops: the calls, 1 to L.
         returned: the choice of an earlier answer; None if the last call gave the answer.
+        group: data set or label of the question; "" if none was given.
+        is_unknown_group: whether the router has routes for groups, and none for this one: it took
+            that of all questions.
     """
 
     question: str
     alpha: float
     hops: tuple[Hop, ...]
     returned: ReturnAction | None = None
+    group: str = ""
+    is_unknown_group: bool = False
 
     @property
     def route(self) -> str:
@@ -196,4 +201,8 @@ class RouteResult:
             result["returned"] = self.returned.as_object()
         if self.deferred_to:
             result["deferred_to"] = self.deferred_to
+        if self.group:
+            result["group"] = self.group
+        if self.is_unknown_group:
+            result["unknown_group"] = True
         return result

@@ -56,6 +56,8 @@ class Route:
             results.
         seed: of the draws.
         reroute: if a model fails, take the next likeliest action.
+        group: data set or label of the question, for a router that has routes for some (`train
+            --algo groups`); of a file each line's `group` or `dataset` comes first.
     """
 
     question: Annotated[str | None, Flag("", "QUESTION", "The text; or give --file.")] = None
@@ -72,6 +74,7 @@ class Route:
     sample: flags.Sample = False
     seed: flags.Seed = PAPER_SEED
     reroute: flags.Reroute = False
+    group: flags.Group = ""
 
     def check(self) -> None:
         """Refuse whatever can be refused before anything is loaded.
@@ -205,15 +208,15 @@ class Route:
             raise InputError(f"no question: {self.file}; write one JSON object a line")
         return failed
 
-    def _questions(self, ids: list[Any], stopped: Event) -> Iterator[Question]:
-        """Yield the question of each line.
+    def _questions(self, ids: list[Any], stopped: Event) -> Iterator[tuple[Question, str]]:
+        """Yield the question of each line, and its group; "" if the line has none.
 
         Args:
             ids: receives the id of each question, or None.
             stopped: set to end a read from stdin that waits.
         """
         from hierrouter.questions.files import parse_object, raw_lines
-        from hierrouter.serving.messages import piped_lines, question_in
+        from hierrouter.serving.messages import group_in, piped_lines, question_in
 
         assert self.file is not None
         if str(self.file) == STDIN:
@@ -227,8 +230,9 @@ class Route:
                 where = f"{source}:{number}"
                 row = parse_object(line, where)
                 question = question_in(row, where)
+                group = group_in(row, where)
                 ids.append(row.get("id"))
-                yield question
+                yield question, group
 
     def _options(
         self,
@@ -245,4 +249,5 @@ class Route:
             reroute=self.reroute,
             on_text=on_text,
             on_hop=on_hop,
+            group=self.group,
         )

@@ -585,6 +585,8 @@ class RouteOptions:
             it is the last. An earlier answer that is returned comes in one piece. Called in the
             router's event loop, as is `on_hop`.
         on_hop: receives each call when its response is complete.
+        group: data set or label of the question, for a router that has routes for some; "" if it is
+            unknown.
     """
 
     alpha: float | None = None
@@ -594,6 +596,7 @@ class RouteOptions:
     unavailable: frozenset[str] | None = None
     on_text: OnText | None = None
     on_hop: Callable[[Hop], None] = lambda hop: None
+    group: str = ""
 
 
 @dataclass
@@ -627,7 +630,15 @@ class _Routing:
             self.options.on_hop(action)
             is_leaf = not action.stops and self._is_leaf(self._node(self.hops))
             has_ended = self._ends(action.stops, len(self.hops), is_leaf)
-        result = RouteResult(self.question, self.trained.alpha, tuple(self.hops), returned)
+        group = self.options.group
+        result = RouteResult(
+            self.question,
+            self.trained.alpha,
+            tuple(self.hops),
+            returned,
+            group,
+            is_unknown_group=self.trained.lacks_group(group),
+        )
         if returned and self.options.on_text:
             self.options.on_text(result.answer)
         return result
@@ -646,6 +657,7 @@ class _Routing:
             cost=cost,
             rng=self.options.rng,
             explain=explain,
+            group=self.options.group,
         )
         return await self.router._batcher.decide(state)
 
@@ -878,7 +890,7 @@ def _failed_calls(failures: Iterable[CallFailed]) -> FailedCalls:
 
 
 async def route_all(
-    router: Router, questions: Iterable[Question], options: RouteOptions
+    router: Router, questions: Iterable[tuple[Question, str]], options: RouteOptions
 ) -> AsyncGenerator[RouteResult | CallFailed]:
     """Yield the result or the failure of each question, in their order.
 
@@ -886,7 +898,8 @@ async def route_all(
 
     Args:
         router: answers.
-        questions: read one by one as they are needed, in a thread. Cancelling waits for a read in
+        questions: each with its group, as in `RouteOptions`, "" taking that of `options`; they are
+            read one by one as they are needed, in a thread. Cancelling waits for a read in
             progress, so the caller has to end a read that blocks, see `piped_lines`.
         options: of each question.
 
@@ -895,7 +908,7 @@ async def route_all(
     """
     under_way: deque[asyncio.Task[RouteResult | CallFailed]] = deque()
     remaining = iter(questions)
-    reading: asyncio.Task[Question | None] | None = None
+    reading: asyncio.Task[tuple[Question, str] | None] | None = None
     bad_question: InputError | None = None
     has_read_all = False
     try:
@@ -903,19 +916,23 @@ async def route_all(
             if reading is None and not has_read_all and len(under_way) < MAX_CONCURRENT_QUESTIONS:
                 # In a thread, because reading from a pipe may block.
                 reading = asyncio.create_task(to_thread.run_sync(next, remaining, None))
-            pending: set[asyncio.Task[RouteResult | CallFailed] | asyncio.Task[Question | None]]
+            pending: set[
+                asyncio.Task[RouteResult | CallFailed] | asyncio.Task[tuple[Question, str] | None]
+            ]
             pending = {task for task in (reading, *list(under_way)[:1]) if task}
             await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             if reading is not None and reading.done():
-                question: Question | None = None
+                line: tuple[Question, str] | None = None
                 try:
-                    question = reading.result()
+                    line = reading.result()
                 except InputError as error:
                     bad_question = error
                 reading = None
-                has_read_all = question is None
-                if question is not None:
-                    under_way.append(asyncio.create_task(_route_one(router, question, options)))
+                has_read_all = line is None
+                if line is not None:
+                    question, group = line
+                    own = replace(options, group=group or options.group)
+                    under_way.append(asyncio.create_task(_route_one(router, question, own)))
             while under_way and under_way[0].done():
                 yield under_way.popleft().result()
     finally:

@@ -27,9 +27,11 @@ from hierrouter.runs.checkpoint import router_at, save_checkpoint
 from hierrouter.runs.folders import LIVE
 from hierrouter.serving.decisions import Decision
 from hierrouter.serving.logs import LogShape, read_log
+from hierrouter.serving.messages import group_in
 from hierrouter.serving.off_policy import value_from_log
 from hierrouter.serving.open_router import called_models_note
 from hierrouter.serving.results import Call, Hop, RouteResult
+from hierrouter.serving.route import Route
 from hierrouter.serving.router import RouteOptions, Router
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import Rate, reprice
@@ -413,3 +415,69 @@ def test_an_earlier_answer_replaces_a_model_that_fails(run: Path, tree: Tree) ->
     assert len(result.hops) == 1
     assert result.returned
     assert (result.returned.answer, result.answer) == (1, result.hops[0].response.text)
+
+
+@pytest.mark.parametrize("algo", ["groups", "clusters"])
+def test_a_table_of_routes_takes_the_replayed_routes(
+    algo: str, testbed_cache: Path, tmp_path: Path
+) -> None:
+    """Also at the second hop, where the state shows an answer and the question tells the group."""
+    tree = OpenTree(cache=testbed_cache).run()
+    run_in(tmp_path, tree, Objective(0.1), training_config("default", algo))
+    fold = tree.split("test").select(np.arange(20))
+    ends = router_at(tmp_path, None).endings(fold).argmax(axis=1)
+    assert len(set(ends.tolist())) > 1
+    with Router(tmp_path) as router:
+        texts = load_texts(testbed_cache, fold)
+        for end, text, dataset in zip(ends, texts, fold.datasets, strict=True):
+            routed = router.route(text.question, RouteOptions(group=dataset))
+            assert routed.route == fold.layout.name(end, fold.models)
+            assert routed.as_object()["group"] == dataset
+            assert "unknown_group" not in routed.as_object()
+
+
+def test_a_group_comes_with_the_request_and_an_unknown_one_is_said(
+    testbed_cache: Path, tmp_path: Path
+) -> None:
+    tree = OpenTree(cache=testbed_cache).run()
+    run = run_in(tmp_path / "run", tree, Objective(0.1), training_config("default", "groups"))
+    trained = router_at(run, None)
+    layout = tree.layout
+
+    def route_of(group: str) -> str:
+        chances = trained.decide_each(np.zeros((1, tree.dim), np.float32), [()], [0.0], [group])
+        return tree.models[int(chances.argmax())]
+
+    names = ("arith", "fact", "string")
+    assert len({route_of(name) for name in names}) > 1
+    of_all = route_of("")
+    file = tmp_path / "questions.jsonl"
+    lines = [
+        {"question": QUESTION, "group": "fact", "dataset": "arith"},
+        {"question": QUESTION, "dataset": "arith"},
+        {"question": QUESTION},
+        {"question": QUESTION, "group": "unheard-of"},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found: list[dict[str, Any]] = []
+    assert not Route(file=file).run_file(
+        over(run, Double()), lambda line: found.append(line) is None
+    )
+    first = [line["steps"][0]["model"] for line in found]
+    assert first == [route_of("fact"), route_of("arith"), of_all, of_all]
+    assert [line.get("unknown_group", False) for line in found] == [False, False, True, True]
+    with served(over(run, Double()), log=tmp_path / "log.jsonl") as url:
+        body = ask(url, hierrouter={"group": "fact"}).json()["hierrouter"]
+        assert body["steps"][0]["model"] == route_of("fact")
+        assert body["group"] == "fact"
+        assert ask(url, hierrouter={"group": "new"}).json()["hierrouter"]["unknown_group"]
+        assert ask(url, hierrouter={"group": "x" * 201}).status_code == 400
+        assert ask(url, hierrouter={"group": 7}).status_code == 400
+    assert [line["group"] for line in lines_of(tmp_path / "log.jsonl")] == ["fact", "new"]
+    assert layout.hops == 2
+
+
+@pytest.mark.parametrize("row", [{"group": 7}, {"group": ["a"]}, {"dataset": "x" * 201}])
+def test_a_group_that_is_no_name_is_refused_by_its_line(row: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"is no name of up to 200 characters: f:1; give"):
+        group_in(row, "f:1")
