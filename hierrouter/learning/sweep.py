@@ -92,8 +92,8 @@ class TrainedSweep:
         objective: what it was trained for; its alpha means nothing.
         origin: its pool, inputs and training.
         constants: for each alpha of the grid the choice that is made instead, see `TrainedRouter`;
-            empty before `with_fallback`.
-        fixed: the constant choices between these alphas; None before `with_fallback`, and in files
+            empty before `cross_fit.sweep_with_fallback`.
+        fixed: the constant choices between these alphas; None before that, and in files
             of versions that took those of the nearest alpha.
     """
 
@@ -172,33 +172,6 @@ class TrainedSweep:
             )
         return ""
 
-    def with_fallback(self, tree: RouteTree) -> TrainedSweep:
-        """The sweep with the constant of `TrainedRouter.with_fallback` at every alpha.
-
-        Args:
-            tree: the tree it learned from; all folds, or all but the test fold.
-        """
-        alone = replace(self, constants=(), fixed=None)
-        if self.origin.config.keep_anyway:
-            return replace(alone, constants=(None,) * len(self.alphas))
-        ends_early = self.objective.ends_early
-        fold = alone.at(self.alphas[0]).constant_fold(tree)
-        hull = RouteHull.of(fold, ends_early)
-        break_points = policy_break_points(fold, ends_early)
-        # Above the last break-point the cheapest route is the best of every query.
-        last = BEYOND_LAST_BREAK_POINT * break_points[-1:]
-        candidates = break_points
-        if len(candidates) > MEASURED_ALPHAS:
-            candidates = np.quantile(break_points, np.linspace(0, 1, MEASURED_ALPHAS))
-        points = np.concatenate([[0.0], candidates, last, hull.changes, self._network_changes()])
-        alphas = sorted({*self.alphas, *np.minimum(points, MAX_ALPHA).tolist()})
-        constants = {alpha: alone.at(alpha).with_fallback(tree).constant for alpha in alphas}
-        return replace(
-            self,
-            constants=tuple(constants[alpha] for alpha in self.alphas),
-            fixed=FixedChoices(hull, tuple(alphas), tuple(constants.values())),
-        )
-
     def _constant_at(self, alpha: float) -> Constant | None:
         """The constant choice at an alpha; None if the router decides."""
         if alpha in self.alphas and self.constants:
@@ -214,7 +187,7 @@ class TrainedSweep:
             return min(above, len(self.alphas) - 1)
         return max(above - 1, above, key=lambda number: grid.reward(number, alpha))
 
-    def _network_changes(self) -> list[float]:
+    def network_changes(self) -> list[float]:
         """The alphas between those of the grid at which another network becomes the better one."""
         changes: list[float] = []
         if isinstance(self.model, NetworkGrid):

@@ -13,15 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hierrouter import __version__
-from hierrouter.evaluation.bounds import REWARD_ROUNDING, rank_routes
-from hierrouter.evaluation.intervals import queries_needed, reward_interval
+from hierrouter.evaluation.bounds import REWARD_ROUNDING
 from hierrouter.evaluation.outcome import (
     ROUTER,
     Actions,
     Floats,
     Outcome,
     ending_probabilities,
-    fixed_route,
     from_endings,
     greedy,
     route_policy,
@@ -395,13 +393,15 @@ class Constant:
     Attributes:
         node: number of the node where the route ends.
         gain: mean R of the learned router, less that of the route.
-        low: lower end of the 95 % interval of the gain, over the queries.
+        low: lower end of the interval of the gain, over the queries; see `cross_fit.shown_gains`.
         high: its upper end.
         needed: queries with which a gain of `WORTHWHILE_GAIN` would show; 0 if both do the same.
         judged: queries on which the gain was measured; 0 in files of versions that did not count.
         alpha: at which the gain was measured; None if it is the router's own alpha.
         others: the routes that are taken where a query does not offer this one, the best first, see
             `hierrouter.evaluation.bounds.rank_routes`; empty if all queries offer it.
+        cross_fitted: whether all queries of the folds "train" and "validation" have judged, see
+            `hierrouter.learning.cross_fit`; False in files of versions that did not do that.
     """
 
     node: int
@@ -412,6 +412,7 @@ class Constant:
     judged: int = 0
     alpha: float | None = None
     others: tuple[int, ...] = ()
+    cross_fitted: bool = False
 
     def policy(self, actions: Actions) -> Floats:
         """float64[S, A], one-hot: the route, and off it the first legal action."""
@@ -505,6 +506,9 @@ class Constant:
             return f"{gain}{where}"
         worthwhile = f"could show a gain of {WORTHWHILE_GAIN:g}"
         power = f"about {self.needed:,} questions {worthwhile}"
+        if self.cross_fitted:
+            more = self.needed - self.judged
+            power = f"about {more:,} more train and validation questions {worthwhile}"
         if self.needed <= self.judged:
             # More questions are no remedy then: the gain is smaller than that.
             power = f"its {self.judged:,} questions {worthwhile}"
@@ -540,39 +544,6 @@ class TrainedRouter:
     budget: float | None = None
     constant: Constant | None = None
     statistics: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
-
-    def with_fallback(self, tree: RouteTree) -> TrainedRouter:
-        """The same router, with a constant choice in its place if it shows no gain.
-
-        The gain is that over the best fixed route (one of fewer calls too, if the router may stop)
-        on the queries of `judging_fold`. It shows if its complete interval is above 0. Where
-        queries do not offer that route, the constant takes others, see `rank_routes`.
-
-        Args:
-            tree: the tree it learned from; all folds, or all but the test fold.
-        """
-        if self.origin.config.keep_anyway:
-            return self
-        fold = self.judging_fold(tree)
-        learned_from = self.constant_fold(tree)
-        ends_early = self.objective.ends_early
-        node, *others = rank_routes(learned_from, self.alpha, ends_early)
-        constant = fixed_route(fold, node, others, ends_early)
-        outcome = self.outcome(fold)
-        gains = outcome.reward(self.alpha) - constant.reward(self.alpha)
-        low, high = reward_interval(outcome, constant, self.alpha, fold.datasets)
-        if low > REWARD_ROUNDING and len(fold) > 1:
-            return self
-        spread = float(gains.std(ddof=1)) if len(fold) > 1 else 0.0
-        needed = 0
-        if spread:
-            needed = min(queries_needed(WORTHWHILE_GAIN, spread), MAX_QUERIES_NEEDED)
-        return replace(
-            self,
-            constant=Constant(
-                node, float(gains.mean()), low, high, needed, len(fold), others=tuple(others)
-            ),
-        )
 
     @property
     def constant_route(self) -> str:
@@ -717,8 +688,14 @@ class TrainedRouter:
         return training_queries(tree) if self.holds_out else tree.split(choosing_fold(tree))
 
     def constant_fold(self, tree: RouteTree) -> RouteTree:
-        """The queries on which a constant choice is made: those that the router learned from."""
-        return self.judging_fold(tree) if self.holds_out else tree.split("train")
+        """The queries on which a fixed route is chosen to compare it with this router.
+
+        These are the queries that the router learned from. Of a network's validation fold they are
+        no part, because it judges both; a constant choice was made with it.
+        """
+        if self.holds_out or self.constant:
+            return training_queries(tree)
+        return tree.split("train")
 
     def outcome(self, tree: RouteTree) -> Outcome:
         """The exact outcome of the greedy policy on every query of a tree.

@@ -218,6 +218,8 @@ def _constant_values(constant: Constant | None) -> dict[str, Any] | None:
         del values["alpha"]
     if not constant.others:  # all queries offer the route
         del values["others"]
+    if not constant.cross_fitted:  # files of versions that judged on one fold have no such key
+        del values["cross_fitted"]
     return values
 
 
@@ -522,6 +524,7 @@ def _constant(values: dict[str, Any] | None, origin: Origin) -> Constant | None:
         not has_integers
         or not all(0 < node < origin.layout.nodes for node in (constant.node, *constant.others))
         or not np.isfinite(figures).all()
+        or not isinstance(constant.cross_fitted, bool)
     ):
         raise ValueError(f"no constant choice: {values}")
     return constant

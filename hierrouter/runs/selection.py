@@ -8,6 +8,7 @@ from typing import Any
 
 from hierrouter import __version__
 from hierrouter.learning.config import Objective
+from hierrouter.learning.cross_fit import sweep_with_fallback
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA
@@ -202,7 +203,7 @@ def _with_fixed_choices(sweep: TrainedSweep, tree: RouteTree) -> TrainedSweep:
     )
     if sweep.fixed or not any(sweep.constants) or not is_its_tree or tree.unembedded:
         return sweep
-    return sweep.with_fallback(tree)
+    return sweep_with_fallback(sweep, tree)
 
 
 def _other_seeds(run: Path, tree: RouteTree) -> tuple[SweepBeside, ...]:

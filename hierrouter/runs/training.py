@@ -27,6 +27,7 @@ from hierrouter.learning.config import (
     ignore_epoch,
     ignore_evaluation,
 )
+from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
 from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, meet_budget, train_sweep
@@ -64,6 +65,8 @@ SWEEP = "sweep-alpha"
 COMPARED_ATTRIBUTES = ("fingerprint", "view", "encoder")  # of a tree, and of the origin of a run
 # Called with the label of a training, epochs done, epochs in all, R on train, R on validation.
 OnTrainingEpoch = Callable[[str, int, int, float, float], None]
+# Called with the number of a repeated training, and how many there are; see `cross_fit.Repetition`.
+FoldContext = Callable[[int, int], AbstractContextManager[OnEpoch]]
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ class Training:
         seed: of all random numbers.
         alphas: the grid of a sweep, whose policy is one for every alpha; empty for one alpha.
         own: the algorithm of the user that the settings name; None if they name none.
+        candidates: trainings of which the best one is taken, such as several seeds.
     """
 
     objective: Objective
@@ -109,6 +113,7 @@ class Training:
     seed: int
     alphas: tuple[float, ...] = ()
     own: OwnAlgorithm | None = None
+    candidates: int = 1
 
     def identity(self, tree: RouteTree) -> dict[str, Any]:
         """Return what tells this training on a tree from all others, as JSON values."""
@@ -122,7 +127,7 @@ class Training:
         resumption: Resumption | None = None,
         on_evaluation: OnEvaluation = ignore_evaluation,
     ) -> Policy:
-        """Learn from a tree; a policy that shows no gain is replaced by a constant choice.
+        """Learn from a tree.
 
         Args:
             tree: of `training_tree`.
@@ -131,7 +136,7 @@ class Training:
             on_evaluation: called with each row of the learning curve of a network.
         """
         if not self.alphas:
-            router = train(
+            return train(
                 tree,
                 self.objective,
                 self.config,
@@ -141,8 +146,7 @@ class Training:
                 on_evaluation,
                 self.own,
             )
-            return router.with_fallback(tree)
-        sweep = train_sweep(
+        return train_sweep(
             tree,
             self.alphas,
             self.objective,
@@ -152,7 +156,19 @@ class Training:
             resumption,
             on_evaluation,
         )
-        return sweep.with_fallback(tree)
+
+    def shipped(self, policy: Policy, tree: RouteTree, context: FoldContext) -> Policy:
+        """Replace a policy by a constant choice where it shows no gain, see `cross_fit`.
+
+        Args:
+            policy: what `fit` returned.
+            tree: of `training_tree`.
+            context: of each training that is repeated.
+        """
+        repetition = Repetition(self.own, self.candidates, context)
+        if isinstance(policy, TrainedSweep):
+            return sweep_with_fallback(policy, tree, repetition)
+        return with_fallback(policy, tree, repetition)
 
     @property
     def label(self) -> str:
@@ -230,6 +246,11 @@ def load_or_train(
         callbacks.training_context(label, epochs, folder) as on_epoch,
     ):
         policy = training.fit(tree, on_epoch, resumption, on_evaluation)
+
+    def fold_context(number: int, count: int) -> AbstractContextManager[OnEpoch]:
+        return callbacks.training_context(f"{label}, judged {number}/{count}", epochs, folder)
+
+    policy = training.shipped(policy, tree, fold_context)
     checkpoint.save_checkpoint(policy, folder)
     return policy
 
@@ -340,7 +361,9 @@ class TrainingPlan:
         self, seed: int, out: Path | None, callbacks: RunCallbacks, replace_existing: bool
     ) -> Run:
         """Make one run, from its folder to its record."""
-        training = Training(self.objective, self.config, seed, own=self.own)
+        training = Training(
+            self.objective, self.config, seed, own=self.own, candidates=len(self.seeds)
+        )
         settings = {**training.identity(self.tree), "budget": self.budget}
         with folders.begin_or_resume(TRAIN, settings, out, replace_existing) as record:
             callbacks.on_folder(record.folder)
@@ -426,7 +449,10 @@ class SweepPlan:
         # The record names an alpha, although a sweep has none: the first of the grid, as in the
         # records of earlier versions, so that their runs can be resumed.
         objective = replace(self.training.objective, alpha=alphas[0])
-        trainings = [replace(self.training, objective=objective, seed=seed) for seed in self.seeds]
+        trainings = [
+            replace(self.training, objective=objective, seed=seed, candidates=len(self.seeds))
+            for seed in self.seeds
+        ]
         settings = {**trainings[0].identity(self.tree), "seeds": list(self.seeds)}
         with folders.begin_or_resume(SWEEP, settings, self.folder, replace_existing) as record:
             callbacks.on_folder(record.folder)

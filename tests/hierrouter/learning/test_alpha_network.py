@@ -12,6 +12,7 @@ from hierrouter.evaluation.outcome import greedy, policy_outcome
 from hierrouter.learning import network
 from hierrouter.learning.alpha_network import AlphaFold, AlphaNetwork, BestWeights, fit_networks
 from hierrouter.learning.config import NetworkConfig, Objective, sweep_config
+from hierrouter.learning.cross_fit import sweep_with_fallback
 from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
 from hierrouter.learning.network import TrainingFold
 from hierrouter.learning.resumption import Resumption, TrainingState
@@ -197,7 +198,7 @@ def test_the_same_seed_gives_the_same_bytes(algo: str, tmp_path: Path) -> None:
 
     def swept(seed: int) -> str:
         sweep = train_sweep(tree, GRID, OBJECTIVE, CONFIGS[algo], seed)
-        return digest(sweep.with_fallback(tree), tmp_path)
+        return digest(sweep_with_fallback(sweep, tree), tmp_path)
 
     torch.manual_seed(99)
     first = swept(0)

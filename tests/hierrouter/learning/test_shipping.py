@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from hierrouter.evaluation.outcome import Actions, fixed_route
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
+from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import MAX_QUERIES_NEEDED, Constant, TrainedRouter, train
+from hierrouter.learning.value import training_queries
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
@@ -60,7 +62,7 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(
     noise: RouteTree, config: TrainConfig
 ) -> None:
     learned = train(noise, OBJECTIVE, config, 0)
-    found = learned.with_fallback(noise)
+    found = with_fallback(learned, noise, Repetition())
     assert found.constant and found.constant.low <= 0
     assert replace(found, constant=None) == learned
     table = found.probabilities(noise.split("test"))
@@ -71,7 +73,7 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(
     route = noise.layout.name(found.constant.node, noise.models)
     assert said.startswith(f"nothing learnable here at alpha {ALPHA}: always {route}; the best")
     assert learned.why_constant == ""
-    assert found.constant.judged == len(learned.judging_fold(noise))
+    assert found.constant.judged == len(training_queries(noise))
 
 
 @pytest.mark.parametrize(("needed", "judged"), [(2, 600), (600, 600), (601, 600), (787, 90)])
@@ -91,12 +93,12 @@ def test_no_fewer_questions_are_named_than_were_judged(
 def test_where_there_is_something_it_is_the_router(config: TrainConfig) -> None:
     tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
     learned = train(tree, OBJECTIVE, config, 0)
-    assert learned.with_fallback(tree) is learned
+    assert with_fallback(learned, tree) is learned
 
 
 def test_who_wants_it_keeps_it(noise: RouteTree) -> None:
     kept = train(noise, OBJECTIVE, replace(QUICK, keep_anyway=True), 0)
-    assert kept.with_fallback(noise) is kept
+    assert with_fallback(kept, noise) is kept
 
 
 ODD = (
@@ -111,9 +113,9 @@ def test_odd_trees_give_a_constant_choice_or_a_router_and_no_error(
     noise: RouteTree, name: str, config: TrainConfig
 ) -> None:
     tree = odd(noise)[name]
-    found = train(tree, OBJECTIVE, config, 0).with_fallback(tree)
+    found = with_fallback(train(tree, OBJECTIVE, config, 0), tree, Repetition())
     assert np.isfinite(found.outcome(tree).reward(ALPHA)).all()
-    if name in ("one query", "constant scores", "one model"):
+    if name in ("one query", "one model") or (name, config) == ("constant scores", VALUE):
         assert found.constant and found.why_constant
 
 
@@ -140,10 +142,8 @@ def test_between_the_alphas_of_a_grid_a_sweep_takes_the_best_route_there(
     tree = prices_matter(seed)
     config = QUICK if algo == "exact" else VALUE
     objective = replace(OBJECTIVE, allow_stop=stop)
-    swept = train_sweep(tree, (0.01, 1.0), objective, config, 0).with_fallback(tree)
-    chooser = tree.select(np.flatnonzero(np.array(tree.splits) != "test"))
-    if algo == "exact":
-        chooser = tree.split("train")
+    swept = sweep_with_fallback(train_sweep(tree, (0.01, 1.0), objective, config, 0), tree)
+    chooser = training_queries(tree)
     first = 1 if stop else tree.layout.inner
     line = (0.0, *np.geomspace(1e-4, 1e4, 80).tolist())
     assert swept.fixed
@@ -162,7 +162,7 @@ def test_between_the_alphas_of_a_grid_a_sweep_takes_the_best_route_there(
 
 def test_a_sweep_whose_routers_show_a_gain_decides_between_its_alphas_too() -> None:
     tree = replace(planted_tree(per_family=(30, 15, 5), dim=32), encoder="planted")
-    swept = train_sweep(tree, (0.0, 0.05), OBJECTIVE, VALUE, 0).with_fallback(tree)
+    swept = sweep_with_fallback(train_sweep(tree, (0.0, 0.05), OBJECTIVE, VALUE, 0), tree)
     assert swept.fixed is not None
     fold = swept.at(0.0).judging_fold(tree)
     routed = 0
@@ -176,7 +176,7 @@ def test_a_sweep_whose_routers_show_a_gain_decides_between_its_alphas_too() -> N
 
 
 def test_a_sweep_says_where_a_gain_was_measured(noise: RouteTree) -> None:
-    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).with_fallback(noise)
+    swept = sweep_with_fallback(train_sweep(noise, GRID, OBJECTIVE, VALUE, 0), noise)
     assert len(swept.constants) == len(GRID)
     assert [swept.at(alpha).constant for alpha in GRID] == list(swept.constants)
     for alpha in (0.0042, 9.0, 1e6):
@@ -194,7 +194,7 @@ def test_a_sweep_says_where_a_gain_was_measured(noise: RouteTree) -> None:
 def test_a_sweep_of_an_earlier_version_takes_the_choice_of_the_nearest_alpha(
     noise: RouteTree,
 ) -> None:
-    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).with_fallback(noise)
+    swept = sweep_with_fallback(train_sweep(noise, GRID, OBJECTIVE, VALUE, 0), noise)
     constants = (replace(ANY, node=4), None, replace(ANY, node=6))
     old = replace(swept, constants=constants, fixed=None)
     routers = map(old.at, (0, ALPHA, 0.05, 0.04, 9.0))
@@ -232,12 +232,12 @@ def test_the_reason_of_a_constant_choice_is_true(
 
 @each_way
 def test_a_checkpoint_keeps_it(noise: RouteTree, config: TrainConfig, tmp_path: Path) -> None:
-    found = train(noise, OBJECTIVE, config, 0).with_fallback(noise)
+    found = with_fallback(train(noise, OBJECTIVE, config, 0), noise)
     save_checkpoint(found, tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert isinstance(loaded, TrainedRouter) and loaded.constant == found.constant
     assert digest(loaded, tmp_path / "a") == digest(found, tmp_path / "b")
-    swept = train_sweep(noise, GRID, OBJECTIVE, VALUE, 0).with_fallback(noise)
+    swept = sweep_with_fallback(train_sweep(noise, GRID, OBJECTIVE, VALUE, 0), noise)
     save_checkpoint(swept, tmp_path)
     again = load_checkpoint(tmp_path)
     assert isinstance(again, TrainedSweep) and again.constants == swept.constants

@@ -11,6 +11,7 @@ import pytest
 from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import Objective, ValueConfig
+from hierrouter.learning.cross_fit import sweep_with_fallback
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.runs import checkpoint
@@ -151,7 +152,7 @@ def test_columns_of_the_table_of_a_sweep_never_run_together(scale: float, seeds:
     tree = reprice(tree, {name: Rate(pair[0] * scale, pair[1] * scale) for name, pair in rates})
     grid = (0.0, 0.00012345 / scale, 123456.7)
     sweeps = [
-        train_sweep(tree, grid, Objective(0.0), VALUE, seed).with_fallback(tree)
+        sweep_with_fallback(train_sweep(tree, grid, Objective(0.0), VALUE, seed), tree)
         for seed in range(seeds)
     ]
     heading, *lines = sweep_table(sweeps, tree).splitlines()

@@ -11,6 +11,7 @@ import pytest
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.transfer import import_
 from hierrouter.learning.config import Objective
+from hierrouter.learning.cross_fit import sweep_with_fallback
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
 from hierrouter.pools.files import parse_pool
@@ -94,7 +95,7 @@ def test_a_sweep_of_an_earlier_version_learns_the_best_routes_of_its_tree() -> N
     """Its file has those at the alphas of the grid alone."""
     tree = trainings.small_tree()
     sweep = train_sweep(tree, (0.0, 9.0), Objective(0.0), trainings.VALUE, seed=0)
-    sweep = sweep.with_fallback(tree)
+    sweep = sweep_with_fallback(sweep, tree)
     trainings.finished_sweep(Path("runs/sweep"), replace(sweep, fixed=None))
     for alpha in (0.05, 0.5, 3.0):
         shown = select_run(tree, alpha)

@@ -1,0 +1,436 @@
+"""Cross-fitting: what a policy gains on questions that its training has not seen; do no harm.
+
+The questions of the folds "train" and "validation" are divided into K folds. K times everything
+that a training does is done again without one of them: the fixed route is chosen, weights are
+learned, and what is left of the fold "validation" chooses the checkpoint. The policy and the route
+are then compared on the fold that was left out. So each question is judged once, by a training that
+knew nothing of it, and all of them decide instead of the fifth that is the fold "validation". The
+test fold is never read.
+
+A router is shipped if the lower end of its gain over the fixed route is above 0, at a rate of false
+positives of `FALSE_POSITIVE_RATE`, one-sided. Why the rate holds:
+
+* The gain of a question is of a policy and a route that were chosen without it, so its expectation
+  is the true gain of this choice, however many checkpoints were compared.
+* There is a first look, which costs no training and has a part of the rate, `FIRST_LOOK_RATE`. Only
+  if it shows nothing the trainings are repeated, and have the rest. For a network it is a look at
+  the fold "validation". That fold chose among its checkpoints, so the part is divided by their
+  number: a checkpoint is fixed once the fold "train" is, and by the union bound the best of E of
+  them shows a gain that does not exist no more often than E times one of them does. The value model
+  predicts each question by a fit without it; the route it is compared with is the one that is the
+  best on these very questions, which looks better than it is.
+* The best of several seeds is a choice, too: each seed has its part of the rate.
+* At several alphas one simultaneous test is made. It steps down (Romano and Wolf, Exact and
+  Approximate Stepdown Methods for Multiple Hypothesis Testing, Journal of the American Statistical
+  Association 100, 2005): where gains are shown, the others are compared again without them.
+
+Intervals are those of `hierrouter.evaluation.intervals`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hierrouter.declarations.checks import MAX_ALPHA
+from hierrouter.evaluation.bounds import (
+    RANK_DIGITS,
+    REWARD_ROUNDING,
+    best_fixed_route,
+    cheapest_best,
+    rank_routes,
+)
+from hierrouter.evaluation.budget import RouteHull, policy_break_points
+from hierrouter.evaluation.intervals import queries_needed, simultaneous_intervals
+from hierrouter.evaluation.outcome import FixedRoutes, Floats, Integers, Outcome
+from hierrouter.learning.config import OnEpoch, TianshouConfig, ignore_epoch
+from hierrouter.learning.own_algorithm import OwnAlgorithm
+from hierrouter.learning.sweep import MEASURED_ALPHAS, FixedChoices, TrainedSweep, train_sweep
+from hierrouter.learning.training import (
+    MAX_QUERIES_NEEDED,
+    WORTHWHILE_GAIN,
+    Constant,
+    TrainedRouter,
+    choosing_fold,
+    train,
+)
+from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, training_queries
+from hierrouter_cache.tree import RouteTree, net_reward
+
+# Probability that a router is shipped that is no better than the fixed route, one-sided.
+FALSE_POSITIVE_RATE = 0.05
+FIRST_LOOK_RATE = 0.01  # the part of it of the look that costs no training
+FOLDS = 3  # K
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class OutOfFold:
+    """Q and C of policies on each question, each by a training without this question.
+
+    Attributes:
+        alphas: of each policy.
+        quality: float64[alphas, queries].
+        cost: float64[alphas, queries], in money.
+    """
+
+    alphas: tuple[float, ...]
+    quality: Floats
+    cost: Floats
+
+    @classmethod
+    def of(cls, alphas: Sequence[float], outcomes: Sequence[Outcome]) -> OutOfFold:
+        """Those of one policy for each alpha."""
+        return cls(
+            tuple(alphas),
+            np.array([outcome.quality for outcome in outcomes]),
+            np.array([outcome.cost for outcome in outcomes]),
+        )
+
+    @property
+    def reward(self) -> Floats:
+        """float64[alphas, queries], R at each policy's own alpha."""
+        return net_reward(self.quality, self.cost, np.array(self.alphas)[:, None])
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """How the trainings of a policy are done again.
+
+    Attributes:
+        own: the algorithm of the user that the settings name; None if they name none.
+        candidates: trainings of which the best one is taken, such as several seeds.
+        context: called with the number of the training, from 1, and how many there are; returns the
+            context in which it runs, whose value is called after each evaluation.
+    """
+
+    own: OwnAlgorithm | None = None
+    candidates: int = 1
+    context: Callable[[int, int], AbstractContextManager[OnEpoch]] = lambda number, count: (
+        nullcontext(ignore_epoch)
+    )
+
+
+def question_folds(tree: RouteTree, count: int, seed: int) -> Integers:
+    """Divide the questions of a tree into folds.
+
+    A question's place comes from its digest, not from its row. Each fold has an equal share of each
+    dataset, and of each fold of the tree.
+
+    Args:
+        tree: the questions.
+        count: number of folds.
+        seed: other seeds give other folds.
+
+    Returns:
+        int64[queries], the fold of each, from 0.
+    """
+    keys = []
+    for dataset, query in zip(tree.datasets, tree.query_ids, strict=True):
+        digest = hashlib.sha256(f"{seed}\n{dataset}\n{query}".encode()).digest()
+        keys.append(int.from_bytes(digest[:8], "big", signed=True))
+    order = np.lexsort((np.array(keys), np.array(tree.datasets), np.array(tree.splits)))
+    folds = np.empty(len(tree), np.int64)
+    folds[order] = np.arange(len(tree)) % count
+    return folds
+
+
+def policies_out_of_fold(
+    tree: RouteTree,
+    alphas: Sequence[float],
+    folds: Integers,
+    fit: Callable[[int, RouteTree], Callable[[float], TrainedRouter]],
+) -> OutOfFold:
+    """Judge each question by a training on the other folds.
+
+    Args:
+        tree: the questions to learn from.
+        alphas: at which the policies are judged.
+        folds: int64[queries], of `question_folds`.
+        fit: called with the number of a fold and the tree without it; trains, and returns the
+            router for an alpha.
+    """
+    shape = (len(alphas), len(tree))
+    quality = np.empty(shape)
+    cost = np.empty(shape)
+    for fold in np.unique(folds).tolist():
+        rows = np.flatnonzero(folds == fold)
+        judged = tree.select(rows)
+        router_at = fit(fold, tree.select(np.flatnonzero(folds != fold)))
+        for number, alpha in enumerate(alphas):
+            outcome = router_at(alpha).outcome(judged)
+            quality[number, rows] = outcome.quality
+            cost[number, rows] = outcome.cost
+    return OutOfFold(tuple(alphas), quality, cost)
+
+
+def routes_out_of_fold(
+    tree: RouteTree, alphas: Sequence[float], folds: Integers, allow_stop: bool
+) -> OutOfFold:
+    """Take on each question the fixed route that is the best on the other folds.
+
+    Args:
+        tree: the questions to choose from.
+        alphas: at which routes are chosen.
+        folds: int64[queries], numbers from 0; `arange` leaves out each question alone.
+        allow_stop: whether routes of fewer than L calls count.
+    """
+    means = FixedRoutes(tree, allow_stop)
+    shape = (len(alphas), len(tree))
+    quality = np.empty(shape)
+    cost = np.empty(shape)
+    if not means.is_complete:
+        for fold in np.unique(folds).tolist():
+            rows = np.flatnonzero(folds == fold)
+            judged = tree.select(rows)
+            others = tree.select(np.flatnonzero(folds != fold))
+            for number, alpha in enumerate(alphas):
+                outcome = best_fixed_route(others, alpha, judged, allow_stop)
+                quality[number, rows] = outcome.quality
+                cost[number, rows] = outcome.cost
+        return OutOfFold(tuple(alphas), quality, cost)
+    mean_quality = _means_without(means.quality, folds)
+    mean_cost = _means_without(means.cost, folds)
+    rows = np.arange(len(tree))
+    for number, alpha in enumerate(alphas):
+        # Rounded: the sums of equally good routes must not decide between them.
+        reward = np.round(net_reward(mean_quality, mean_cost, alpha), RANK_DIGITS)
+        best = cheapest_best(reward, np.round(mean_cost, RANK_DIGITS))[folds]
+        quality[number] = means.quality[rows, best]
+        cost[number] = means.cost[rows, best]
+    return OutOfFold(tuple(alphas), quality, cost)
+
+
+def _means_without(values: Floats, folds: Integers) -> Floats:
+    """float64[folds, routes]: means of float64[queries, routes] without the queries of a fold."""
+    count = int(folds.max()) + 1
+    sums = np.zeros((count, values.shape[1]))
+    np.add.at(sums, folds, values)
+    left = len(values) - np.bincount(folds, minlength=count)
+    return (values.sum(axis=0) - sums) / np.maximum(left, 1)[:, None]
+
+
+def shown_gains(gains: Floats, rate: float) -> tuple[Floats, Floats]:
+    """Bound the means of some gains, such that all lower bounds above 0 hold at once.
+
+    Args:
+        gains: float64[comparisons, queries], paired by query.
+        rate: probability that the lower bound of a gain is above 0 that is not, one-sided.
+
+    Returns:
+        Low and high, float64[comparisons] each: those of the step in which a gain was shown, or of
+        the last step. -inf and inf if the queries are too few to show anything: all differences may
+        have one sign by chance.
+    """
+    count, queries = gains.shape
+    low = np.full(count, -np.inf)
+    high = np.full(count, np.inf)
+    if 0.5**queries > rate:
+        return low, high
+    still_open = np.arange(count)
+    while len(still_open):
+        ends = simultaneous_intervals(
+            gains[still_open], RESAMPLES, 1 - 2 * rate, np.random.default_rng(0)
+        )
+        low[still_open], high[still_open] = ends
+        is_shown = ends[0] > REWARD_ROUNDING
+        if not is_shown.any():
+            break
+        still_open = still_open[~is_shown]
+    return low, high
+
+
+def with_fallback(
+    router: TrainedRouter, tree: RouteTree, repetition: Repetition | None = None
+) -> TrainedRouter:
+    """The same router, with a constant choice in its place if it shows no gain.
+
+    The gain is that over the best fixed route (one of fewer calls too, if the router may stop).
+    Where queries do not offer that route, the constant takes others, see `rank_routes`.
+
+    Args:
+        router: as it was trained.
+        tree: the tree it learned from; all folds, or all but the test fold.
+        repetition: how a network is trained again; None judges it by its fold "validation" alone.
+    """
+    if router.origin.config.keep_anyway:
+        return router
+    questions = training_queries(tree)
+    alphas = (router.alpha,)
+    judged = _judged_gains(router, questions, alphas, lambda alpha: router, repetition)
+    if judged.low[0] > REWARD_ROUNDING:
+        return router
+    node, *others = rank_routes(questions, router.alpha, router.objective.ends_early)
+    return replace(router, constant=judged.constant(0, node, others))
+
+
+def sweep_with_fallback(
+    sweep: TrainedSweep, tree: RouteTree, repetition: Repetition | None = None
+) -> TrainedSweep:
+    """The sweep with the constant of `with_fallback` at every alpha, by one simultaneous test.
+
+    Args:
+        sweep: as it was trained.
+        tree: the tree it learned from; all folds, or all but the test fold.
+        repetition: how networks are trained again; None judges them by their fold "validation"
+            alone.
+    """
+    alone = replace(sweep, constants=(), fixed=None)
+    if sweep.origin.config.keep_anyway:
+        return replace(alone, constants=(None,) * len(sweep.alphas))
+    ends_early = sweep.objective.ends_early
+    questions = training_queries(tree)
+    hull = RouteHull.of(questions, ends_early)
+    break_points = policy_break_points(questions, ends_early)
+    # Above the last break-point the cheapest route is the best of every query.
+    last = BEYOND_LAST_BREAK_POINT * break_points[-1:]
+    candidates = break_points
+    if len(candidates) > MEASURED_ALPHAS:
+        candidates = np.quantile(break_points, np.linspace(0, 1, MEASURED_ALPHAS))
+    points = np.concatenate([[0.0], candidates, last, hull.changes, sweep.network_changes()])
+    alphas = tuple(sorted({*sweep.alphas, *np.minimum(points, MAX_ALPHA).tolist()}))
+    judged = _judged_gains(alone.at(alphas[0]), questions, alphas, alone.at, repetition, sweep)
+    constants: dict[float, Constant | None] = {}
+    for number, alpha in enumerate(alphas):
+        constants[alpha] = None
+        if judged.low[number] <= REWARD_ROUNDING:
+            node, *others = rank_routes(questions, alpha, ends_early)
+            constants[alpha] = judged.constant(number, node, others)
+    return replace(
+        sweep,
+        constants=tuple(constants[alpha] for alpha in sweep.alphas),
+        fixed=FixedChoices(hull, alphas, tuple(constants.values())),
+    )
+
+
+@dataclass(frozen=True)
+class JudgedGains:
+    """Gains over the best fixed route, and what they show.
+
+    Attributes:
+        gains: float64[alphas, queries].
+        low: float64[alphas], see `shown_gains`.
+        high: float64[alphas].
+        is_cross_fitted: whether all questions that can be learned from have judged.
+    """
+
+    gains: Floats
+    low: Floats
+    high: Floats
+    is_cross_fitted: bool
+
+    @classmethod
+    def of(cls, gains: Floats, rate: float, is_cross_fitted: bool) -> JudgedGains:
+        """Judge gains, float64[alphas, queries], at a rate of false positives."""
+        low, high = shown_gains(gains, rate)
+        return cls(gains, low, high, is_cross_fitted)
+
+    def constant(self, number: int, node: int, others: Sequence[int]) -> Constant:
+        """Make the constant choice for an alpha, by its number; see `Constant`."""
+        gains = self.gains[number]
+        low = float(self.low[number])
+        high = float(self.high[number])
+        spread = float(gains.std(ddof=1)) if len(gains) > 1 else 0.0
+        needed = 0
+        if spread:
+            needed = min(queries_needed(WORTHWHILE_GAIN, spread), MAX_QUERIES_NEEDED)
+        gain = float(gains.mean())
+        if not np.isfinite(low):
+            # So few questions bound nothing; a file has finite numbers.
+            low = min(gain, float(gains.min()))
+            high = max(gain, float(gains.max()))
+        return Constant(
+            node,
+            gain,
+            low,
+            high,
+            needed,
+            len(gains),
+            others=tuple(others),
+            cross_fitted=self.is_cross_fitted,
+        )
+
+
+def _judged_gains(
+    router: TrainedRouter,
+    questions: RouteTree,
+    alphas: tuple[float, ...],
+    router_at: Callable[[float], TrainedRouter],
+    repetition: Repetition | None,
+    sweep: TrainedSweep | None = None,
+) -> JudgedGains:
+    """Judge the gains of the routers for some alphas, see `with_fallback`.
+
+    Args:
+        router: one of them.
+        questions: of the folds that may be learned from.
+        alphas: ascending.
+        router_at: returns the router for an alpha, without a constant choice.
+        repetition: see `with_fallback`.
+        sweep: the sweep that they belong to; None for a single router.
+    """
+    ends_early = router.objective.ends_early
+    config = router.origin.config
+    folds = min(FOLDS, questions.splits.count("train"))
+    has_algorithm = repetition and (repetition.own or not isinstance(config, TianshouConfig))
+    repeats = bool(has_algorithm) and folds > 1
+    rate = FALSE_POSITIVE_RATE / (repetition.candidates if repetition else 1)
+    first = None
+    if router.holds_out or choosing_fold(questions) != "train":
+        looks = 1 if router.holds_out else max(len(router.history), 1)
+        share = FIRST_LOOK_RATE / FALSE_POSITIVE_RATE if repeats else 1.0
+        learned = router.constant_fold(questions)
+        judged = router.judging_fold(questions)
+        gains = _gains(learned, judged, alphas, router_at, ends_early)
+        first = JudgedGains.of(gains, rate * share / looks, router.holds_out)
+        if not repeats or (first.low > REWARD_ROUNDING).all():
+            return first
+        rate *= 1 - share
+    if not repeats or repetition is None:
+        # There are no questions but those that it learned from, and they show nothing.
+        gains = _gains(questions, questions, alphas, router_at, ends_early)
+        unknown = np.full(len(alphas), np.inf)
+        return JudgedGains(gains, -unknown, unknown, is_cross_fitted=False)
+    number = question_folds(questions, folds, router.origin.seed)
+
+    def fit(fold: int, learned: RouteTree) -> Callable[[float], TrainedRouter]:
+        with repetition.context(fold + 1, folds) as on_epoch:
+            if sweep:
+                return train_sweep(
+                    learned, sweep.alphas, sweep.objective, config, sweep.origin.seed, on_epoch
+                ).at
+            own = repetition.own
+            again = train(learned, router.objective, config, router.origin.seed, on_epoch, own=own)
+            return lambda alpha: again
+
+    policies = policies_out_of_fold(questions, alphas, number, fit)
+    routes = routes_out_of_fold(questions, alphas, number, ends_early)
+    second = JudgedGains.of(policies.reward - routes.reward, rate, is_cross_fitted=True)
+    if first is None:
+        return second
+    is_shown = first.low > REWARD_ROUNDING
+    return replace(
+        second,
+        low=np.where(is_shown, first.low, second.low),
+        high=np.where(is_shown, first.high, second.high),
+    )
+
+
+def _gains(
+    learned: RouteTree,
+    judged: RouteTree,
+    alphas: tuple[float, ...],
+    router_at: Callable[[float], TrainedRouter],
+    ends_early: bool,
+) -> Floats:
+    """float64[alphas, queries]: gains on one fold over the routes that are best on another one."""
+    gains = [
+        router_at(alpha).outcome(judged).reward(alpha)
+        - best_fixed_route(learned, alpha, judged, ends_early).reward(alpha)
+        for alpha in alphas
+    ]
+    return np.array(gains)

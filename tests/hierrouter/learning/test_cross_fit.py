@@ -1,0 +1,172 @@
+"""Cross-fitting: each question is judged by a training without it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hierrouter.evaluation.bounds import best_fixed_route
+from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.cross_fit import (
+    FALSE_POSITIVE_RATE,
+    Repetition,
+    policies_out_of_fold,
+    question_folds,
+    routes_out_of_fold,
+    shown_gains,
+    with_fallback,
+)
+from hierrouter.learning.training import Constant, TrainedRouter, train
+from hierrouter.learning.value import training_queries
+from hierrouter_cache.layout import Layout
+from hierrouter_cache.tree import RouteTree
+from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, OBJECTIVE, VALUE, small_tree
+from tests.hierrouter.trees import ragged_tree, random_tree
+
+
+def split(tree: RouteTree) -> RouteTree:
+    """Four questions of five to train on, one to choose on, of two datasets."""
+    numbers = np.arange(len(tree))
+    return replace(
+        tree,
+        splits=tuple(np.where(numbers % 5 == 4, "validation", "train").tolist()),
+        datasets=tuple(np.where(numbers % 3 == 0, "rare", "common").tolist()),
+        encoder="planted",
+    )
+
+
+@given(queries=st.integers(2, 60), count=st.integers(2, 5), seed=st.integers(0, 9))
+@settings(max_examples=40)
+def test_folds_are_equal_shares_and_do_not_depend_on_rows(
+    queries: int, count: int, seed: int
+) -> None:
+    tree = split(random_tree(Layout.full(2, 1), queries, seed))
+    folds = question_folds(tree, count, seed)
+    sizes = np.bincount(folds, minlength=count)
+    assert sizes.max() - sizes.min() <= 1
+    strata = list(zip(tree.splits, tree.datasets, strict=True))
+    for name in set(strata):
+        rows = [row for row, stratum in enumerate(strata) if stratum == name]
+        shares = np.bincount(folds[rows], minlength=count)
+        assert shares.max() - shares.min() <= 1
+    order = np.random.default_rng(seed).permutation(queries)
+    moved = question_folds(tree.select(order), count, seed)
+    assert moved.tolist() == folds[order].tolist()
+
+
+def test_each_question_is_judged_without_it() -> None:
+    """Nothing of a question reaches the training that judges it."""
+    tree = training_queries(small_tree())
+    folds = question_folds(tree, 3, 0)
+    trained_on: dict[int, set[str]] = {}
+
+    def fit(fold: int, learned: RouteTree):  # type: ignore[no-untyped-def]
+        trained_on[fold] = {*learned.query_ids}
+        router = train(learned, OBJECTIVE, VALUE, 0)
+        return lambda alpha: router
+
+    judged = policies_out_of_fold(tree, (ALPHA,), folds, fit)
+    for row, query in enumerate(tree.query_ids):
+        assert query not in trained_on[int(folds[row])]
+        assert sum(query in names for names in trained_on.values()) == 2
+    for fold in range(3):
+        rows = np.flatnonzero(folds == fold)
+        router = train(tree.select(np.flatnonzero(folds != fold)), OBJECTIVE, VALUE, 0)
+        expected = router.outcome(tree.select(rows))
+        np.testing.assert_array_equal(judged.quality[0, rows], expected.quality)
+        np.testing.assert_array_equal(judged.cost[0, rows], expected.cost)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
+def test_routes_are_those_that_are_best_on_the_other_folds(
+    stop: bool, ragged: bool, alone: bool
+) -> None:
+    layout = Layout.full(3, 2)
+    tree = split(ragged_tree(layout, 24, 1) if ragged else random_tree(layout, 24, 1))
+    # No two routes are equally good, whose order rounding would decide.
+    jitter = np.random.default_rng(0).normal(0, 0.01, tree.score.shape)
+    tree = replace(tree, score=np.where(tree.score > 0, tree.score + jitter, 0.0))
+    folds = np.arange(24) if alone else question_folds(tree, 3, 0)
+    alphas = (0.0, 0.1, 5.0)
+    judged = routes_out_of_fold(tree, alphas, folds, stop)
+    for number, alpha in enumerate(alphas):
+        for fold in np.unique(folds):
+            rows = np.flatnonzero(folds == fold)
+            others = tree.select(np.flatnonzero(folds != fold))
+            expected = best_fixed_route(others, alpha, tree.select(rows), stop).reward(alpha)
+            np.testing.assert_allclose(judged.reward[number, rows], expected, atol=1e-12)
+
+
+def test_gains_of_many_alphas_are_one_test() -> None:
+    """Without a gain at any of twenty, one of them shows a gain no more often than the rate."""
+    wrong = 0
+    for seed in range(60):
+        gains = np.random.default_rng(seed).normal(0, 0.3, (20, 80))
+        low, _ = shown_gains(gains, FALSE_POSITIVE_RATE)
+        wrong += bool((low > 0).any())
+    assert wrong <= 8  # of 60 at a rate of .05: 3 on average, more than 8 once in 400
+
+
+def test_shown_gains_step_down() -> None:
+    """What is shown by itself makes it no harder to show the rest."""
+    rng = np.random.default_rng(0)
+    gains = np.concatenate([rng.normal(1, 0.1, (30, 50)), rng.normal(0.06, 0.2, (1, 50))])
+    low, _ = shown_gains(gains, FALSE_POSITIVE_RATE)
+    alone, _ = shown_gains(gains[-1:], FALSE_POSITIVE_RATE)
+    assert (low[:-1] > 0.8).all()
+    assert low[-1] == pytest.approx(alone[0])
+
+
+@pytest.mark.parametrize("queries", [1, 2, 4])
+def test_a_few_questions_show_nothing(queries: int) -> None:
+    low, high = shown_gains(np.ones((2, queries)), FALSE_POSITIVE_RATE)
+    assert (low == -np.inf).all() and (high == np.inf).all()
+
+
+def test_two_questions_give_a_constant_and_a_sentence() -> None:
+    tree = split(random_tree(Layout.full(2, 1), 5, 0)).select(np.array([0, 4]))
+    router = with_fallback(train(tree, OBJECTIVE, EXACT_GLIMPSE, 0), tree, Repetition())
+    assert router.constant and "nothing learnable here" in router.why_constant
+    assert np.isfinite([router.constant.low, router.constant.high]).all()
+
+
+def test_a_network_without_a_validation_fold_is_judged_by_other_questions() -> None:
+    """The fold that it learned from shows a gain where there is none."""
+    tree = random_tree(Layout.full(2, 1), 30, 0)
+    assert {*tree.splits} == {"train"}
+    router = train(replace(tree, encoder="planted"), OBJECTIVE, EXACT_GLIMPSE, 0)
+    found = with_fallback(router, tree, Repetition())
+    assert found.constant and found.constant.cross_fitted and found.constant.judged == 30
+
+
+def test_the_best_of_several_seeds_needs_to_show_more() -> None:
+    """Each seed has its part of the rate."""
+    gains = np.random.default_rng(1).normal(0.05, 0.2, (1, 60))
+    ends = [shown_gains(gains, FALSE_POSITIVE_RATE / count)[0][0] for count in (1, 5)]
+    assert ends[0] > ends[1]
+
+
+def test_the_sentence_counts_the_questions_to_add() -> None:
+    constant = Constant(4, -0.002, -0.004, 0.001, 787, 90, cross_fitted=True)
+    actions = Actions(Layout.full(3, 2))
+    sentence = constant.sentence(ALPHA, actions, ("a", "b", "c"))
+    assert sentence.endswith(
+        "about 697 more train and validation questions could show a gain of 0.01"
+    )
+
+
+def test_trainings_are_repeated_only_if_the_first_look_shows_nothing() -> None:
+    calls = []
+
+    def count(number: int, folds: int):  # type: ignore[no-untyped-def]
+        calls.append((number, folds))
+        return Repetition().context(number, folds)
+
+    noise = split(random_tree(Layout.full(2, 1), 40, 2))
+    router = train(noise, OBJECTIVE, EXACT_GLIMPSE, 0)
+    assert isinstance(with_fallback(router, noise, Repetition(context=count)), TrainedRouter)
+    assert calls == [(1, 3), (2, 3), (3, 3)]
