@@ -93,7 +93,7 @@ class TrainConfig:
         learner: name of the class of algorithms.
         preset: name of the preset that the settings come from.
         keep_anyway: keep the router even if it shows no gain over a constant choice, see
-            `TrainedRouter.with_fallback`.
+            `cross_fit.with_fallback`.
     """
 
     learner: ClassVar[str]

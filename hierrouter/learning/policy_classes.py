@@ -108,7 +108,7 @@ class RouteTable:
             ((self.route > 0) & (self.route < nodes)).all()
             and (np.diff(self.route) > 0).all()
             and ((positions >= 0) & (positions < len(self.route))).all()
-            and (np.diff(self.learned) >= 0).all()
+            and (self.learned[:-1] <= self.learned[1:]).all()
         )
 
     @property

@@ -136,7 +136,7 @@ def test_two_questions_give_a_constant_and_a_sentence() -> None:
 
 def test_a_network_without_a_validation_fold_is_judged_by_other_questions() -> None:
     """The fold that it learned from shows a gain where there is none."""
-    tree = random_tree(Layout.full(2, 1), 30, 0)
+    tree = random_tree(Layout.full(2, 1), 30, 1)
     assert {*tree.splits} == {"train"}
     router = train(replace(tree, encoder="planted"), OBJECTIVE, EXACT_GLIMPSE, 0)
     found = with_fallback(router, tree, Repetition())

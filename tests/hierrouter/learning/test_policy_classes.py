@@ -9,6 +9,7 @@ import pytest
 from hierrouter.evaluation.bounds import best_fixed_route, best_route_per_dataset
 from hierrouter.evaluation.outcome import LegalActions, is_plain
 from hierrouter.learning.config import ClustersConfig, GroupsConfig, Objective, TableConfig
+from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
 from hierrouter.learning.policy_classes import RouteTable, TableRouter
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
@@ -43,7 +44,7 @@ def with_vectors(tree: RouteTree, value: float) -> RouteTree:
 
 
 def test_by_group_it_is_the_best_route_of_each_data_set(tree: RouteTree) -> None:
-    trained = train(tree, OBJECTIVE, GROUPS, 0).with_fallback(tree)
+    trained = with_fallback(train(tree, OBJECTIVE, GROUPS, 0), tree, Repetition())
     assert trained.constant is None
     test = tree.split("test")
     learned = replace(
@@ -57,7 +58,7 @@ def test_by_group_it_is_the_best_route_of_each_data_set(tree: RouteTree) -> None
 
 
 def test_clusters_find_the_families(tree: RouteTree) -> None:
-    trained = train(tree, OBJECTIVE, CLUSTERS, 0).with_fallback(tree)
+    trained = with_fallback(train(tree, OBJECTIVE, CLUSTERS, 0), tree, Repetition())
     assert trained.constant is None
     test = tree.split("test")
     reward = trained.outcome(test).reward(ALPHA).mean()
@@ -71,15 +72,15 @@ def test_clusters_find_the_families(tree: RouteTree) -> None:
 def test_a_checkpoint_gives_the_same_routes(
     tree: RouteTree, config: TableConfig, tmp_path: Path
 ) -> None:
-    trained = train(tree, OBJECTIVE, config, 0).with_fallback(tree)
+    trained = with_fallback(train(tree, OBJECTIVE, config, 0), tree, Repetition())
     save_checkpoint(trained, tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert isinstance(loaded, TrainedRouter)
     assert loaded.table_in_words == trained.table_in_words
     np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
-    assert digest(train(tree, OBJECTIVE, config, 0).with_fallback(tree), tmp_path) == digest(
-        loaded, tmp_path / "again"
-    )
+    assert digest(
+        with_fallback(train(tree, OBJECTIVE, config, 0), tree, Repetition()), tmp_path
+    ) == digest(loaded, tmp_path / "again")
 
 
 @each_class
@@ -137,7 +138,7 @@ def test_all_groups_alike_give_one_route(config: TableConfig) -> None:
     trained = train(same, OBJECTIVE, config, 0)
     assert table_of(trained).groups == 0
     assert trained.table_in_words.startswith("no grouping is better than one route: ")
-    shipped = trained.with_fallback(same)
+    shipped = with_fallback(trained, same, Repetition())
     assert shipped.constant is not None
     assert "the best router found does the same" in shipped.why_constant
 
@@ -153,7 +154,7 @@ def test_embeddings_of_constants_give_one_route(tree: RouteTree, value: float) -
 def test_few_questions_give_a_constant(queries: int, config: TableConfig) -> None:
     few = replace(random_tree(Layout.full(3, 2), queries, seed=4), encoder="planted")
     few = replace(few, datasets=tuple(f"group-{number}" for number in range(queries)))
-    shipped = train(few, OBJECTIVE, config, 0).with_fallback(few)
+    shipped = with_fallback(train(few, OBJECTIVE, config, 0), few, Repetition())
     assert shipped.constant is not None
     assert shipped.why_constant
     assert len(shipped.outcome(few).quality) == queries
@@ -200,7 +201,7 @@ def _with_leaves(tree: RouteTree) -> tuple[StatePart, ...]:
 def test_a_sweep_has_a_table_for_each_alpha(
     tree: RouteTree, config: TableConfig, tmp_path: Path
 ) -> None:
-    sweep = train_sweep(tree, GRID, OBJECTIVE, config, 0).with_fallback(tree)
+    sweep = sweep_with_fallback(train_sweep(tree, GRID, OBJECTIVE, config, 0), tree, Repetition())
     save_checkpoint(sweep, tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert not isinstance(loaded, TrainedRouter)
@@ -230,7 +231,7 @@ def test_it_learns_where_calls_have_draws_and_queries_lack_routes(
     chosen = trained.probabilities(ragged) > 0
     assert not chosen[~legal & legal.any(axis=2, keepdims=True)].any()
     assert np.isfinite(trained.outcome(ragged).reward(objective.alpha)).all()
-    save_checkpoint(trained.with_fallback(ragged), tmp_path)
+    save_checkpoint(with_fallback(trained, ragged, Repetition()), tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert isinstance(loaded, TrainedRouter)
     assert np.isfinite(loaded.outcome(ragged).reward(objective.alpha)).all()
