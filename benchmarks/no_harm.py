@@ -30,7 +30,7 @@ from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Outcome, fixed_route, single_calls
 from hierrouter.learning.config import Objective, ValueConfig, training_config
-from hierrouter.learning.cross_fit import Repetition, with_fallback
+from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.paper import PAPER_SCORER
@@ -82,7 +82,8 @@ def routers(
     config = training_config("default", algo)
     if isinstance(config, ValueConfig):
         sweep = train_sweep(tree, alphas, objective, config, 0)
-        return [with_fallback(sweep.at(alpha), tree, Repetition()) for alpha in alphas]
+        sweep = sweep_with_fallback(sweep, tree, Repetition())
+        return [sweep.at(alpha) for alpha in alphas]
     routers = [train(tree, replace(objective, alpha=alpha), config, 0) for alpha in alphas]
     return [with_fallback(router, tree, Repetition()) for router in routers]
 
