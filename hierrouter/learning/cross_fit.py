@@ -45,7 +45,13 @@ from hierrouter.evaluation.bounds import (
     rank_routes,
 )
 from hierrouter.evaluation.budget import RouteHull, policy_break_points
-from hierrouter.evaluation.intervals import queries_needed, simultaneous_intervals
+from hierrouter.evaluation.intervals import (
+    DIFFERENCES,
+    ValueRange,
+    difference_range,
+    queries_needed,
+    simultaneous_intervals,
+)
 from hierrouter.evaluation.outcome import FixedRoutes, Floats, Integers, Outcome
 from hierrouter.learning.config import OnEpoch, TianshouConfig, ignore_epoch
 from hierrouter.learning.own_algorithm import OwnAlgorithm
@@ -214,12 +220,19 @@ def _means_without(values: Floats, folds: Integers) -> Floats:
     return (values.sum(axis=0) - sums) / np.maximum(left, 1)[:, None]
 
 
-def shown_gains(gains: Floats, rate: float) -> tuple[Floats, Floats]:
+def shown_gains(
+    gains: Floats,
+    rate: float,
+    within: Sequence[ValueRange] | None = None,
+    strata: Sequence[str] | None = None,
+) -> tuple[Floats, Floats]:
     """Bound the means of some gains, such that all lower bounds above 0 hold at once.
 
     Args:
         gains: float64[comparisons, queries], paired by query.
         rate: probability that the lower bound of a gain is above 0 that is not, one-sided.
+        within: the values that each gain may have; None is those of a share.
+        strata: the dataset of each query; None is one for all.
 
     Returns:
         Low and high, float64[comparisons] each: those of the step in which a gain was shown, or of
@@ -231,10 +244,16 @@ def shown_gains(gains: Floats, rate: float) -> tuple[Floats, Floats]:
     high = np.full(count, np.inf)
     if 0.5**queries > rate:
         return low, high
+    ranges = [DIFFERENCES] * count if within is None else within
     still_open = np.arange(count)
     while len(still_open):
         ends = simultaneous_intervals(
-            gains[still_open], RESAMPLES, 1 - 2 * rate, np.random.default_rng(0)
+            gains[still_open],
+            RESAMPLES,
+            1 - 2 * rate,
+            np.random.default_rng(0),
+            [ranges[number] for number in still_open],
+            strata,
         )
         low[still_open], high[still_open] = ends
         is_shown = ends[0] > REWARD_ROUNDING
@@ -324,9 +343,31 @@ class JudgedGains:
     is_cross_fitted: bool
 
     @classmethod
-    def of(cls, gains: Floats, rate: float, is_cross_fitted: bool) -> JudgedGains:
-        """Judge gains, float64[alphas, queries], at a rate of false positives."""
-        low, high = shown_gains(gains, rate)
+    def of(
+        cls,
+        policies: OutOfFold,
+        routes: OutOfFold,
+        rate: float,
+        judged: RouteTree,
+        is_cross_fitted: bool,
+    ) -> JudgedGains:
+        """Judge gains at a rate of false positives.
+
+        Args:
+            policies: what gains.
+            routes: what it gains over.
+            rate: see `shown_gains`.
+            judged: the queries of both.
+            is_cross_fitted: see the attributes.
+        """
+        gains = policies.reward - routes.reward
+        within = [
+            difference_range(alpha, cost, other_cost)
+            for alpha, cost, other_cost in zip(
+                policies.alphas, policies.cost, routes.cost, strict=True
+            )
+        ]
+        low, high = shown_gains(gains, rate, within, judged.datasets)
         return cls(gains, low, high, is_cross_fitted)
 
     def constant(self, number: int, node: int, others: Sequence[int]) -> Constant:
@@ -385,16 +426,16 @@ def _judged_gains(
         share = FIRST_LOOK_RATE / FALSE_POSITIVE_RATE if repeats else 1.0
         learned = router.constant_fold(questions)
         judged = router.judging_fold(questions)
-        gains = _gains(learned, judged, alphas, router_at, ends_early)
-        first = JudgedGains.of(gains, rate * share / looks, router.holds_out)
+        compared = _compared(learned, judged, alphas, router_at, ends_early)
+        first = JudgedGains.of(*compared, rate * share / looks, judged, router.holds_out)
         if not repeats or (first.low > REWARD_ROUNDING).all():
             return first
         rate *= 1 - share
     if not repeats or repetition is None:
         # There are no questions but those that it learned from, and they show nothing.
-        gains = _gains(questions, questions, alphas, router_at, ends_early)
+        policies, routes = _compared(questions, questions, alphas, router_at, ends_early)
         unknown = np.full(len(alphas), np.inf)
-        return JudgedGains(gains, -unknown, unknown, is_cross_fitted=False)
+        return JudgedGains(policies.reward - routes.reward, -unknown, unknown, False)
     number = question_folds(questions, folds, router.origin.seed)
 
     def fit(fold: int, learned: RouteTree) -> Callable[[float], TrainedRouter]:
@@ -409,7 +450,7 @@ def _judged_gains(
 
     policies = policies_out_of_fold(questions, alphas, number, fit)
     routes = routes_out_of_fold(questions, alphas, number, ends_early)
-    second = JudgedGains.of(policies.reward - routes.reward, rate, is_cross_fitted=True)
+    second = JudgedGains.of(policies, routes, rate, questions, is_cross_fitted=True)
     if first is None:
         return second
     is_shown = first.low > REWARD_ROUNDING
@@ -420,17 +461,14 @@ def _judged_gains(
     )
 
 
-def _gains(
+def _compared(
     learned: RouteTree,
     judged: RouteTree,
     alphas: tuple[float, ...],
     router_at: Callable[[float], TrainedRouter],
     ends_early: bool,
-) -> Floats:
-    """float64[alphas, queries]: gains on one fold over the routes that are best on another one."""
-    gains = [
-        router_at(alpha).outcome(judged).reward(alpha)
-        - best_fixed_route(learned, alpha, judged, ends_early).reward(alpha)
-        for alpha in alphas
-    ]
-    return np.array(gains)
+) -> tuple[OutOfFold, OutOfFold]:
+    """What some routers do on one fold, and the routes that are the best on another one."""
+    policies = [router_at(alpha).outcome(judged) for alpha in alphas]
+    routes = [best_fixed_route(learned, alpha, judged, ends_early) for alpha in alphas]
+    return OutOfFold.of(alphas, policies), OutOfFold.of(alphas, routes)

@@ -117,7 +117,7 @@ def test_shown_gains_step_down() -> None:
     gains = np.concatenate([rng.normal(1, 0.1, (30, 50)), rng.normal(0.06, 0.2, (1, 50))])
     low, _ = shown_gains(gains, FALSE_POSITIVE_RATE)
     alone, _ = shown_gains(gains[-1:], FALSE_POSITIVE_RATE)
-    assert (low[:-1] > 0.8).all()
+    assert (low[:-1] > 0.7).all()
     assert low[-1] == pytest.approx(alone[0])
 
 
