@@ -252,7 +252,7 @@ def shown_gains(
             RESAMPLES,
             1 - 2 * rate,
             np.random.default_rng(0),
-            [ranges[number] for number in still_open],
+            [ranges[number] for number in still_open.tolist()],
             strata,
         )
         low[still_open], high[still_open] = ends
