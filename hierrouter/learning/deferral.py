@@ -132,7 +132,8 @@ def calibrate(
 
     Raises:
         InputError: no such direct call, a share outside [0, 1], nothing to fit on, or the router
-            may give earlier answers or is a table of routes.
+            may give earlier answers, is a table of routes, or may end without a call, as runs of
+            a log do.
     """
     if share is not None and not 0 <= share <= 1:
         raise InputError(f"a share of the queries is a number from 0 to 1, got {share}")
@@ -141,6 +142,10 @@ def calibrate(
     if isinstance(trained.router, TableRouter):
         raise InputError(
             "a table of routes is never in doubt, and cannot hand over; leave --defer-to out"
+        )
+    if trained.actions.returns:
+        raise InputError(
+            "a router of a log whose runs end without a call cannot hand over; leave --defer-to out"
         )
     learn_from, choose_on = training_folds(tree)
     head = fit_head(trained, learn_from, stronger)

@@ -182,6 +182,8 @@ def report_on_fold(
             (float(break_points[0]), float(break_points[-1])) if len(break_points) else None
         ),
         notes=notes,
+        allow_stop=objective.allow_stop,
+        allow_return=objective.allow_return,
         deferral=_deferral_summary(fold, alpha, deferral, defer.share if defer else None),
     )
     return replace(
@@ -485,18 +487,20 @@ def _seed_notes(
 def _budget_notes(
     fold: RouteTree, trained: TrainedRouter | None, router: Outcome | None
 ) -> list[str]:
-    """Compare a router that was chosen for a mean cost with the best at that mean cost."""
+    """Compare a router that was chosen for a mean cost with the highest Q at its cost here.
+
+    Its cost on this fold may be above the one that it was chosen for, and its Q above what is
+    possible at that one.
+    """
     if trained is None or router is None or trained.budget is None:
         return []
-    note = (
+    cost = float(router.cost.mean())
+    best = optimum_at_mean_cost(fold, cost, trained.objective.ends_early)
+    return [
         f"HierRouter was trained for a mean cost of {trained.budget:g} a query; on this fold it "
-        f"costs {money(router.cost.mean())}, with Q {router.quality.mean():.4f}."
-    )
-    try:
-        best = optimum_at_mean_cost(fold, trained.budget, trained.objective.ends_early)
-    except InputError:  # every policy costs more than the budget on this fold
-        return [f"{note} No policy is that cheap here."]
-    return [f"{note} With hindsight Q is at most {best.quality.mean():.4f} at that mean cost."]
+        f"costs {money(cost)}, with Q {router.quality.mean():.4f}. In hindsight Q is at most "
+        f"{best.quality.mean():.4f} at a mean cost of {money(cost)}."
+    ]
 
 
 # The analysis of a router: bounds, the value of a look, regret and reliability.

@@ -147,7 +147,7 @@ class FinishedReport:
 
     @property
     def message(self) -> str:
-        """The report in one sentence, and one more if luck cannot be told from skill."""
+        """The report in a few sentences: its verdict, what is ahead, and what is possible."""
         return message(self.result)
 
     @cached_property

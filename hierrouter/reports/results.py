@@ -116,6 +116,9 @@ class ReportData:
             or nothing has been trained.
         too_few: says that the queries of all folds are too few for a router and for intervals; ""
             if they are not.
+        allow_stop: whether the router may end before L calls; fixed routes and the oracle of
+            `rows` may, too.
+        allow_return: whether it may return an earlier answer, and they may end before L calls.
     """
 
     alpha: float
@@ -144,6 +147,8 @@ class ReportData:
     unfit: str = ""
     split_gap: SplitGap | None = None
     too_few: str = ""
+    allow_stop: bool = False
+    allow_return: bool = False
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -287,6 +292,13 @@ class ReportData:
     def shown_datasets(self) -> tuple[str, ...]:
         """The columns of a table: a single dataset needs no total beside it."""
         return self.datasets if len(self.datasets) > 2 else self.datasets[:1]
+
+    @property
+    def ability(self) -> str:
+        """When an episode of the router, and of the oracle of `rows`, may end: a predicate."""
+        if self.allow_return:
+            return "may return an earlier answer"
+        return "may stop early" if self.allow_stop else "makes all its calls"
 
     @property
     def queries(self) -> int:

@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from hierrouter.declarations.flags import TEST_FOLD
-from hierrouter.evaluation.bounds import (
-    ANYTIME_ORACLE,
-    ONE_HOP_ORACLE,
-    REWARD_ROUNDING,
-    SPLIT_ORACLE,
-    TREE_ORACLE,
-)
+from hierrouter.evaluation.bounds import ONE_HOP_ORACLE, REWARD_ROUNDING, SPLIT_ORACLE, TREE_ORACLE
 from hierrouter.evaluation.intervals import JUDGEMENTS, Judge, Judgement
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.evaluation.policies import OwnPolicy
@@ -31,6 +25,7 @@ Verdict = Literal["few", "untrained", "unembedded", "constant", "fixed"] | Judge
 FIXED_TITLES = {"single": "single model", "route": "fixed route", "reference": "reference model"}
 # Scorers that say right or wrong, so that their mean is a share of the questions.
 BINARY_SCORERS = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
+SMALL_DIFFERENCE = 0.0005  # in R: below it, three digits after the point show next to nothing
 PRICED_QUESTIONS = 1_000  # questions whose cost is stated: the cost of one is hard to picture
 
 
@@ -90,43 +85,58 @@ def verdict(report: ReportData) -> Verdict:
 
 
 def message(report: ReportData) -> str:
-    """Summarise the report: how good the router is, and how good one could be.
+    """Summarise the report in a few sentences: its verdict, what is ahead, what is possible.
 
-    It is one sentence. A second one says so if luck cannot be told from skill.
+    Policies are compared by R, and each is named with its Q, C and R. A sentence names one oracle
+    at most, the one that may do what the router may, and bounds R only: the oracle has the highest
+    R, and other policies can have a higher Q.
     """
+    sentences = (
+        _verdict_sentence(report),
+        _ahead_sentence(report),
+        _bound_sentence(report),
+        _luck_sentence(report),
+        report.luck_unknown,
+    )
+    return one_line(" ".join(filter(None, sentences)))
+
+
+def _verdict_sentence(report: ReportData) -> str:
+    """Compare the router with the fixed choices; without one, name the best of these."""
     router = report.router
-    best = _best_but_oracles(report)
-    oracle = bounds_over_all(report).get(ANYTIME_ORACLE) or report.best("oracle")
-    parts = _message_without_router(report) if router is None else _message_on(report, router)
-    if oracle and best:
-        bound = _short_facts(report, oracle)
-        if oracle.reward < best.reward - REWARD_ROUNDING:
-            # A direct call is no route of the tree, so it may earn more than the best routes.
-            parts.append(f"no route of the tree could do better than {bound}")
-        elif verdict(report) == "constant" and best is router:
-            parts.append(f"knowing all answers, {bound} is possible")
-        else:
-            parts.append(f"no router could do better than {bound}")
-        split = bounds_over_all(report).get(SPLIT_ORACLE)
-        if split:
-            parts.append(f"without luck, {_short_facts(report, split)} is possible")
-    return one_line(" ".join(filter(None, [one_line("; ".join(parts)) + ".", report.luck_unknown])))
+    if router is None:
+        return _sentence_without_router(report)
+    facts = f"it {_full_facts(report, router)}"
+    route = report.constant or report.fixed_route
+    if route:
+        reason = ""
+        if report.constant:
+            reason = ", because no router showed a gain over it in training"
+        return f"HierRouter takes {route} for every question{reason}: {facts}."
+    judged = judge_router(report)
+    if judged is None:
+        return f"There is no fixed choice to compare HierRouter with: {facts}."
+    judgement, other = judged
+    other_facts = _short_facts(report, other)
+    if judgement == "better":
+        return (
+            f"HierRouter is better than every fixed choice of one model or route: {facts}; the "
+            f"best of these, {_always(other)}, {other_facts}."
+        )
+    relation = "is not shown to be better" if judgement == "open" else f"is {judgement}"
+    difference = ""
+    if judgement in ("barely better", "barely worse"):
+        difference = f", by {_signed(other.difference)} in R"
+    return (
+        f"HierRouter {relation} than {_always(other)}{difference}: {facts}; {other.policy} "
+        f"{other_facts}."
+    )
 
 
-def _best_but_oracles(report: ReportData) -> Row | None:
-    """Return the policy with the highest R that does not know the answers; on a tie the router."""
-    rows = [row for row in report.overall if row.kind != "oracle"]
-    router = report.router
-    best = max(rows, key=lambda row: row.reward, default=None)
-    if router and best and best.reward - router.reward <= REWARD_ROUNDING:
-        return router
-    return best
-
-
-def _message_without_router(report: ReportData) -> list[str]:
+def _sentence_without_router(report: ReportData) -> str:
     fixed = fixed_choice(report)
     if fixed is None:
-        return []
+        return ""
     reason = "No router is trained here"
     if report.too_few:
         reason = report.too_few
@@ -134,49 +144,69 @@ def _message_without_router(report: ReportData) -> list[str]:
         reason = "No router can be shown here, because its encoder could not be loaded"
     elif report.unfit:
         reason = "No router that was trained fits what is opened here"
-    return [f"{reason}: {_name(fixed)} {_full_facts(report, fixed)}"]
+    return f"{reason}: {_name(fixed)}, {_full_facts(report, fixed)}."
 
 
-def _message_on(report: ReportData, router: Row) -> list[str]:
-    """The parts of the message that are on the router and its strongest fixed choice."""
-    fixed = fixed_choice(report)
-    best = _best_but_oracles(report)
+def _ahead_sentence(report: ReportData) -> str:
+    """Name the policy with the highest R, if the verdict names none that is as good.
+
+    It is judged by the interval that holds for all policies at once, because it was chosen among
+    them for its R.
+    """
+    rows = [row for row in report.overall if row.kind != "oracle"]
+    best = max(rows, key=lambda row: (row.reward, -row.cost), default=None)
+    router = report.router
+    named = [router] if router else [fixed_choice(report)]
     judged = judge_router(report)
-    facts = _full_facts(report, router)
-    if report.constant:
-        if best is None or best is router:
-            return [f"No router is better than always calling {report.constant} here: that {facts}"]
-        subject = f"HierRouter always calls {report.constant} here"
-        reason = "because no router showed a gain over that in training"
-        return [f"{subject}, {reason}: it {facts}", _ahead(report, best)]
-    if report.fixed_route:
-        parts = [f"HierRouter takes {report.fixed_route} for every question here: it {facts}"]
-        if fixed and fixed.reward > router.reward + REWARD_ROUNDING:
-            parts.append(f"{_name(fixed)} {_short_facts(report, fixed, 'in ')}")
-        return parts
-    if judged is None:
-        return [f"HierRouter is not shown to be better than any fixed choice here: it {facts}"]
-    judgement, other = judged
-    other_facts = _short_facts(report, other, "in ")
-    if judgement == "better":
-        return [f"HierRouter {facts}", f"{_name(other)} {other_facts}"]
-    relation = "is not shown to be better" if judgement == "open" else f"is {judgement}"
-    alternative = f"always calling {other.policy} here"
-    if judgement in ("barely better", "barely worse"):
-        alternative += f", R {other.difference:+.2g}"
-    return [
-        f"HierRouter {relation} than {alternative}: it {facts}",
-        f"{other.policy} {other_facts}",
-    ]
-
-
-def _ahead(report: ReportData, row: Row) -> str:
-    """Say how a policy with a higher R than the router's compares with it."""
-    judgement = judge_of(report).judge(row.difference, row.difference_low, row.difference_high)
+    if judged and not (report.constant or report.fixed_route):
+        named.append(judged[1])
+    rewards = [row.reward for row in named if row]
+    if best is None or not rewards or best.reward <= max(rewards) + REWARD_ROUNDING:
+        return ""
+    subject = f"The policy {display_name(best.policy)}"
+    if best.kind in FIXED_TITLES:
+        subject = _name(best)[:1].upper() + _name(best)[1:] + ","
+    facts = _short_facts(report, best)
+    if router is None:
+        return f"{subject} has a higher R: it {facts}."
+    at_once = next(
+        (row for row in report.comparisons if (row.policy, row.kind) == (best.policy, best.kind)),
+        None,
+    )
+    low = at_once.difference_low if at_once else None
+    high = at_once.difference_high if at_once else None
     relations: dict[Judgement, str] = {"worse": "is better", "barely worse": "is barely better"}
-    relation = relations.get(judgement, "is ahead, not shown to be better")
-    name = _name(row) if row.kind in FIXED_TITLES else f"{display_name(row.policy)},"
-    return f"{name} {relation}, {_short_facts(report, row, 'with ')}"
+    judgement = judge_of(report).judge(best.difference, low, high)
+    relation = relations.get(judgement, "is ahead, and not shown to be better")
+    ends = "" if low is None or high is None else f" [{_signed(-high)}, {_signed(-low)}]"
+    return f"{subject} {relation}: it {facts}, {_signed(-best.difference)}{ends} over HierRouter."
+
+
+def _bound_sentence(report: ReportData) -> str:
+    """State the highest R of a router with these actions: that of the oracle with the same ones."""
+    oracle = report.best("oracle")
+    if oracle is None:
+        return ""
+    clairvoyant = ""
+    if SPLIT_ORACLE in bounds_over_all(report):
+        clairvoyant = ", which knows what each call draws"
+    return (
+        f"No router that {report.ability} can have more than R {_reward_text(oracle.reward)} here, "
+        f"that of the oracle{clairvoyant}."
+    )
+
+
+def _luck_sentence(report: ReportData) -> str:
+    """State the R of the split oracle, which knows no draw; empty if no call has several draws.
+
+    It is an estimate, from halves of the draws. If it exceeds the oracle's R, by chance, it says
+    nothing that the bound does not.
+    """
+    split = bounds_over_all(report).get(SPLIT_ORACLE)
+    oracle = report.best("oracle")
+    if split is None or (oracle and split.reward > oracle.reward + REWARD_ROUNDING):
+        return ""
+    return f"Without luck R {_reward_text(split.reward)} is possible, that of the split oracle."
 
 
 def router_title(report: ReportData) -> str:
@@ -201,22 +231,40 @@ def router_sentence(report: ReportData) -> str:
 
 
 def _full_facts(report: ReportData, row: Row) -> str:
-    """`answers right in 61.0% of the questions at a cost of 0.0012 USD per question`."""
-    cost = f"at a cost of {money(row.cost)} {report.cost_unit.removeprefix('money ')}"
+    """`has Q 0.610 at a cost C of 0.0012 USD per question, net reward R = Q - 5 C = 0.604`."""
+    cost = f"a cost C of {money(row.cost)} {report.cost_unit.removeprefix('money ')}"
+    reward = f"net reward R = Q - {report.alpha:g} C = {_reward_text(row.reward)}"
     if report.scorer in BINARY_SCORERS:
-        return f"answers right in {row.quality:.1%} of the questions {cost}"
-    return f"has Q {row.quality:.3f} {cost}"
+        return f"answers right in {row.quality:.1%} of the questions (Q) at {cost}, {reward}"
+    return f"has Q {row.quality:.3f} at {cost}, {reward}"
 
 
-def _short_facts(report: ReportData, row: Row, preposition: str = "") -> str:
-    """`in 61.0% at 0.0012`, or `0.610 at 0.0012`: the preposition belongs to shares only."""
+def _short_facts(report: ReportData, row: Row) -> str:
+    """`has Q 0.610 at 0.0012, R 0.604`."""
+    figures = f"at {money(row.cost)}, R {_reward_text(row.reward)}"
     if report.scorer in BINARY_SCORERS:
-        return f"{preposition}{row.quality:.1%} at {money(row.cost)}"
-    return f"{row.quality:.3f} at {money(row.cost)}"
+        return f"answers right in {row.quality:.1%} {figures}"
+    return f"has Q {row.quality:.3f} {figures}"
+
+
+def _reward_text(reward: float) -> str:
+    """R with three digits, without a negative zero."""
+    return f"{round(reward, 3) + 0.0:,.3f}"
+
+
+def _signed(difference: float) -> str:
+    """A difference in R with its sign; a small one with two significant digits."""
+    digits = ".2g" if 0 < abs(difference) < SMALL_DIFFERENCE else ".3f"
+    return f"{difference + 0.0:+{digits}}"
 
 
 def _name(row: Row) -> str:
-    return f"the best {FIXED_TITLES[row.kind]}, {row.policy},"
+    return f"the best {FIXED_TITLES[row.kind]}, {row.policy}"
+
+
+def _always(row: Row) -> str:
+    """`always calling text`, or of a route `always taking calc>text`."""
+    return f"always {'taking' if row.kind == 'route' else 'calling'} {row.policy}"
 
 
 def bounds_over_all(report: ReportData) -> dict[str, Row]:
@@ -267,7 +315,7 @@ def headlines(report: ReportData) -> list[Headline]:
     if gap:
         figures.append(gap)
     if report.split_gap:
-        figures.append(split_gap_headline(report.split_gap))
+        figures.append(split_gap_headline(report, report.split_gap))
     comparison = f"{money(PRICED_QUESTIONS * fixed.cost)} for {fixed.policy}" if fixed else ""
     figures.append(
         Headline(
@@ -284,33 +332,40 @@ def gap_headline(report: ReportData) -> Headline | None:
     if ALL_DATASETS not in report.gap_closed:
         return None
     share = report.gap_closed[ALL_DATASETS]
-    gap = report.gap(ALL_DATASETS)
-    if share is None:
-        return Headline("gap to the oracle closed", "-", f"of {gap:.2g} in R: too small")
-    interval = report.gap_closed_intervals.get(ALL_DATASETS)
-    ends = "without bounds"
-    if interval:
-        low, high = interval
-        ends = f"[{_share_text(low)}, {_share_text(high)}]"
-    return Headline("gap to the oracle closed", _share_text(share), f"{ends} of {gap:.3f} in R")
+    ends = report.gap_closed_intervals.get(ALL_DATASETS)
+    gap = report.gap(ALL_DATASETS) or 0.0
+    detail = _gap_detail(report, gap, share, ends)
+    return Headline("gap to the oracle closed", _share_text(share), detail)
 
 
-def split_gap_headline(split_gap: SplitGap) -> Headline:
+def split_gap_headline(report: ReportData, split_gap: SplitGap) -> Headline:
     """Return the share of the gap closed to the split oracle, a bound without luck."""
-    label = "gap to the split oracle closed"
-    if split_gap.share is None:
-        return Headline(label, "-", f"of {split_gap.gap:.2g} in R, without luck: too small")
-    ends = "without bounds"
-    if split_gap.ends:
-        low, high = split_gap.ends
-        ends = f"[{_share_text(low)}, {_share_text(high)}]"
-    return Headline(
-        label, _share_text(split_gap.share), f"{ends} of {split_gap.gap:.3f} in R, without luck"
-    )
+    detail = _gap_detail(report, split_gap.gap, split_gap.share, split_gap.ends, ", without luck")
+    return Headline("gap to the split oracle closed", _share_text(split_gap.share), detail)
 
 
-def _share_text(share: float) -> str:
+def _gap_detail(
+    report: ReportData,
+    gap: float,
+    share: float | None,
+    ends: tuple[float, float] | None,
+    remark: str = "",
+) -> str:
+    """Give the interval of a share, the gap in R, and the fixed route that it begins at."""
+    route = report.best("route")
+    start = f" above {route.policy}{remark}" if route else remark
+    if share is None:
+        return f"of {gap:.2g} in R{start}: too small"
+    interval = "without bounds"
+    if ends:
+        interval = f"[{_share_text(ends[0])}, {_share_text(ends[1])}]"
+    return f"{interval} of {gap:.3f} in R{start}"
+
+
+def _share_text(share: float | None) -> str:
     """A share in percent; one just below 1 is not rounded to 100%, a great loss not spelled out."""
+    if share is None:
+        return "-"
     if share < -1:
         return "< -100%"
     return "> 99.9%" if 0.9995 <= share < 1 else f"{share:.1%}"
@@ -328,16 +383,19 @@ def in_time_sentence(report: ReportData) -> str:
 
 
 def hops_sentence(report: ReportData) -> str:
-    """Say what further calls are worth in hindsight; empty if bounds are not computed."""
+    """Say what the oracles of one call and of complete routes have; empty if they are unknown.
+
+    Their difference is not called the worth of further hops, because prompts differ, too.
+    """
     bounds = bounds_over_all(report)
     one_hop = bounds.get(ONE_HOP_ORACLE)
-    any_hops = bounds.get(TREE_ORACLE)
-    if one_hop is None or any_hops is None:
+    complete = bounds.get(TREE_ORACLE)
+    if one_hop is None or complete is None:
         return ""
     return (
-        f"In hindsight the best route of each query earns R {any_hops.reward:.3f}, the best direct "
-        f"call {one_hop.reward:.3f}: further hops are worth "
-        f"{any_hops.reward - one_hop.reward:+.3f} then."
+        f"In hindsight the best direct call of each query has R {_reward_text(one_hop.reward)}. "
+        f"In hindsight the best complete route of each query has R "
+        f"{_reward_text(complete.reward)}."
     )
 
 
@@ -357,7 +415,8 @@ def savings_sentence(report: ReportData, saving: Saving) -> str:
     """Say what the router saves against one model, if it is as good."""
     level = report.bootstrap.interval_title
     quality = f"Q {saving.quality:+.3f} [{saving.quality_low:+.3f}, {saving.quality_high:+.3f}]"
-    model = f"{saving.policy}, the {saving.which} single model"
+    titles = {"best": "the model with the highest Q", "dearest": "the dearest model"}
+    model = f"{saving.policy}, {titles[saving.which]}"
     if saving.quality < 0:
         return f"Against {model}, nothing is saved at equal quality: {quality}."
     if saving.share < 0:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from hierrouter.evaluation.bounds import SMALLEST_GAP
+from hierrouter.evaluation.bounds import SMALLEST_GAP, SPLIT_ORACLE
 from hierrouter.evaluation.deferral import DeferralPoint
 from hierrouter.evaluation.outcome import ROUTER
 from hierrouter.paper import PAPER_TITLES
@@ -294,7 +294,7 @@ def reward_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) -> 
         Line(GAP_GROUP, ("share closed by HierRouter", *shares), ranked=False),
     )
     gap = gap_headline(report)
-    over_all = f"Over all: {' '.join(gap)}, from the best fixed route." if gap else ""
+    over_all = f"Over all: {' '.join(gap)}." if gap else ""
     note = _joined(table.note, GAP_SHARE_NOTE, over_all)
     return Table(table.title, table.columns, (*table.rows, *lines), note)
 
@@ -568,6 +568,9 @@ LADDER_NOTE = (
 )
 
 
+SPLIT_NOTE = "The split oracle, the last one, knows less again: it knows no draw."
+
+
 def ladder_table(report: ReportData) -> Table:
     """Q, C and R of each rung over all queries, and of the router."""
     columns = (
@@ -592,7 +595,11 @@ def ladder_table(report: ReportData) -> Table:
         title=f"Bound ladder, R = Q - {report.alpha:g} C, C in {report.cost_unit}",
         columns=columns,
         rows=tuple(lines),
-        note=_joined(hops_sentence(report), LADDER_NOTE),
+        note=_joined(
+            hops_sentence(report),
+            LADDER_NOTE,
+            SPLIT_NOTE if SPLIT_ORACLE in bounds_over_all(report) else "",
+        ),
     )
 
 
@@ -612,12 +619,14 @@ def looks_table(report: ReportData) -> Table:
     gaining = [
         row.dataset for row in rows if row.dataset != ALL_DATASETS and (row.reward_low or 0) > 0
     ]
-    result = f"It pays in {', '.join(gaining)}" if gaining else "It pays nowhere here"
+    result = "Nowhere is the interval of R above 0"
+    if gaining:
+        result = f"The interval of R is above 0 in {', '.join(gaining)}"
     return Table(
         title="What a look at the first answer adds to the best route of each dataset",
         columns=columns,
         rows=lines,
-        note=f"{result}, with an interval above 0. A rule calls one model, and how sure that is of "
+        note=f"{result}. A rule calls one model, and how sure that is of "
         "its answer, or how long the answer is where no engine told, decides how to go on.",
     )
 

@@ -297,8 +297,10 @@ def _policy_entry(
     outcomes = {}
     for name in dict.fromkeys((split, "validation")):
         fold = tree.split(name)
+        if endings_allowed.get("allow_return"):
+            fold = fold.with_returns
         if len(fold):
-            endings = policy_endings(fold, policy, alpha, **endings_allowed)
+            endings = policy_endings(fold, policy, alpha, endings_allowed["allow_stop"])
             outcomes[name] = from_endings(fold, endings, policy.name, "baseline")
     return _entry(
         outcomes[split],

@@ -89,10 +89,10 @@ def test_a_report_says_what_a_look_is_worth_and_costs(testbed_cache: Path) -> No
         rule.name(tree.models, tree.layout) for rule in rules.values()
     ]
     table = looks_table(report)
-    assert table.note.startswith("It pays ")
-    pays = table.note.partition(", with an interval")[0].removeprefix("It pays in ").split(", ")
+    result = table.note.partition(". A rule calls one model")[0]
     above = [row.dataset for row in report.looks[:-1] if row.reward_low > 0]
-    assert pays == (above or ["It pays nowhere here"])
+    shown = f"The interval of R is above 0 in {', '.join(above)}"
+    assert result == (shown if above else "Nowhere is the interval of R above 0")
     assert len(as_object(report)["analysis"]["looks"]) == len(rules) + 1
 
 

@@ -166,14 +166,15 @@ def test_savings_are_of_the_mean_cost_against_the_best_and_the_dearest_model() -
     assert dearest.quality == pytest.approx(0.05)
     assert dearest.quality_low < 0.05 < dearest.quality_high
     said = cost_table(report).note
-    assert "saves 50.0% of the cost of good, the best single model" in said
+    assert "saves 50.0% of the cost of good, the model with the highest Q" in said
     dearer = replace(router, cost=5 * cost)
     said = cost_table(examples.example([dearer, good], ["one"] * 40)).note
-    assert "costs 150.0% more than good, the best single model (95% interval [1" in said
+    assert "costs 150.0% more than good, the model with the highest Q (95% interval [1" in said
     worse = replace(router, quality=router.quality - 0.1)
     said = cost_table(examples.example([worse, good], ["one"] * 40)).note
     assert (
-        "Against good, the best single model, nothing is saved at equal quality: Q -0.100" in said
+        "Against good, the model with the highest Q, nothing is saved at equal quality: Q -0.100"
+        in said
     )
     assert len(examples.example([worse, good], ["one"] * 40).savings) == 1
     assert not examples.example([router, replace(good, cost=0 * cost)], ["one"] * 40).savings

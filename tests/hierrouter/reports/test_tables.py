@@ -98,7 +98,7 @@ def test_reward_table_ends_with_the_gap_and_its_interval() -> None:
     gap, closed = reward_table(report).cell_texts()[-2:]
     assert gap == ["oracle - best fixed route", "0.100", "0.200", "0.400"]
     assert closed == ["share closed by HierRouter", "-1.000", "0.000", "0.500"]
-    said = "Over all: gap to the oracle closed 50.0% [< -100%, 92.5%] of 0.400 in R, from the best"
+    said = "Over all: gap to the oracle closed 50.0% [< -100%, 92.5%] of 0.400 in R above a>b."
     assert said in reward_table(report).note
     unbounded = replace(report, gap_closed_intervals={"all": None})
     assert "50.0% without bounds of" in reward_table(unbounded).note

@@ -17,17 +17,20 @@ from hierrouter.evaluation.bounds import (
     oracle,
 )
 from hierrouter.evaluation.outcome import FixedRoutes, fixed_route, fixed_routes
+from hierrouter.evaluation.policies import own_policy
 from hierrouter.learning.baselines import arms
 from hierrouter.learning.baselines.arms import Answers, FitResult, Play, macro_arms, usable_sets
 from hierrouter.learning.baselines.classifiers import NearestNeighbours
 from hierrouter.learning.baselines.contest import contest, look_details
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.baselines.simple import BestStatic, DatasetOracle, Random
+from hierrouter.learning.config import Objective
+from hierrouter.learning.training import train
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import DirectCalls
-from tests.hierrouter.learning.trainings import ALPHA
-from tests.hierrouter.trees import planted_tree, ragged_tree
+from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE
+from tests.hierrouter.trees import planted_tree, ragged_tree, showing_leaves
 
 STATIC = (Random(), BestStatic(), DatasetOracle())
 BOTH = ("A", "B")
@@ -42,6 +45,18 @@ def tree():
 def entry(found, name, arms):
     (one,) = [e for e in found.entries if (e.outcome.name, e.arms) == (name, arms)]
     return one
+
+
+def test_a_policy_may_return_an_answer_where_the_router_may(tree):
+    shown = showing_leaves(replace(tree, encoder="planted"))
+    trained = train(shown, Objective(ALPHA, allow_return=True), EXACT_GLIMPSE, 0)
+    rule = own_policy(lambda seen: "model-1" if not seen["stage"] else "return>1", "first answer")
+    found = contest(shown, ALPHA, STATIC, trained=trained, policies=[rule])
+    test = shown.split("test")
+    node = test.layout.node((1,))
+    first = entry(found, "first answer", "").outcome
+    assert np.allclose(first.quality, test.score[:, node])
+    assert np.allclose(first.cost, test.cost[:, node])
 
 
 def test_policies_are_evaluated_as_the_bounds_are_and_no_baseline_beats_them(tree):
