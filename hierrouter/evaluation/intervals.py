@@ -23,7 +23,7 @@ from hierrouter.evaluation.outcome import Booleans, Floats, Integers, Outcome
 
 # Weights are drawn in batches, of fewer resamples if there are many queries: this bounds the memory
 # at about 8 bytes * DRAWS_PER_BATCH and keeps the weights in the processor's cache. The size of a
-# batch does not change the weights.
+# batch changes nothing but rounding.
 RESAMPLES_PER_BATCH = 128
 DRAWS_PER_BATCH = 1 << 17
 # Up to this number of draws, the weights are cached, 4 bytes each: the next figures of the same
@@ -733,39 +733,48 @@ class Judge:
         return "open"
 
 
-def queries_needed(difference: float, deviation: float) -> int:
-    """Compute the fewest queries that show a mean difference, by a two-sided paired t test.
+def queries_needed(difference: float, deviation: float, reach: float = 0.0) -> int:
+    """Compute the fewest queries whose interval of a mean difference is above 0, most of the time.
 
-    The test finds the difference with probability `TEST_POWER`, and a difference that does not
-    exist with 1 - `CONFIDENCE_LEVEL`. So n is the smallest with P(T > t) = `TEST_POWER`, where T
-    follows the noncentral t distribution with n - 1 degrees of freedom and noncentrality
-    sqrt(n) d / s, and t is Student's (1 + `CONFIDENCE_LEVEL`) / 2 quantile; for many queries
-    (1.960 + 0.842)^2 s^2 / d^2. Finding it with the wrong sign, about once in a million, is left
-    out. Cohen, Statistical Power Analysis (1988), chapter 2.
+    The interval shows the difference with probability `TEST_POWER`. It is about that of a two-sided
+    paired t test at `CONFIDENCE_LEVEL`, less what the unseen query may take away. Of the test n is
+    the smallest with P(T > t) = `TEST_POWER`, where T follows the noncentral t distribution with
+    n - 1 degrees of freedom and noncentrality sqrt(n) d / s, and t is Student's
+    (1 + `CONFIDENCE_LEVEL`) / 2 quantile; for many queries (1.960 + 0.842)^2 s^2 / d^2. Finding the
+    wrong sign, about once in a million, is left out. Cohen, Statistical Power Analysis (1988),
+    chapter 2.
 
     Args:
         difference: d, above 0.
         deviation: s, the standard deviation of the difference over queries.
+        reach: how far the lowest value that is possible is below 0, see `ValueRange`.
 
     Returns:
         n, at least 2.
     """
-    from scipy import special
+    few = 2
+    many = 2
+    while _smallest_difference(deviation, reach, many) > difference:
+        few = many
+        many *= 2
+    while few < many:
+        middle = (few + many) // 2
+        if _smallest_difference(deviation, reach, middle) > difference:
+            few = middle + 1
+        else:
+            many = middle
+    return many
 
-    normal = float(special.ndtri((1 + CONFIDENCE_LEVEL) / 2) + special.ndtri(TEST_POWER))
-    queries = max(math.floor((normal * deviation / difference) ** 2), 2)
-    while _smallest_difference(deviation, queries) > difference:
-        queries += 1  # Student's t needs about 2 more than the normal distribution
-    return queries
 
-
-def _smallest_difference(deviation: float, queries: int) -> float:
+def _smallest_difference(deviation: float, reach: float, queries: int) -> float:
     """The smallest difference that a number of queries shows, see `queries_needed`."""
     from scipy import special
 
     critical = float(special.stdtrit(queries - 1, (1 + CONFIDENCE_LEVEL) / 2))
     noncentrality = float(special.nctdtrinc(queries - 1, 1 - TEST_POWER, critical))
-    return noncentrality * deviation / math.sqrt(queries)
+    # Mean and variance of the unseen query's weight are both `UNSEEN_SHAPE`, in queries.
+    variance = deviation**2 + UNSEEN_SHAPE * reach**2 / queries
+    return noncentrality * math.sqrt(variance / queries) + UNSEEN_SHAPE * reach / queries
 
 
 def simultaneous_intervals(

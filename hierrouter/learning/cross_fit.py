@@ -335,12 +335,14 @@ class JudgedGains:
         low: float64[alphas], see `shown_gains`.
         high: float64[alphas].
         is_cross_fitted: whether all questions that can be learned from have judged.
+        reach: float64[alphas], the largest loss that a query may have.
     """
 
     gains: Floats
     low: Floats
     high: Floats
     is_cross_fitted: bool
+    reach: Floats
 
     @classmethod
     def of(
@@ -368,7 +370,8 @@ class JudgedGains:
             )
         ]
         low, high = shown_gains(gains, rate, within, judged.datasets)
-        return cls(gains, low, high, is_cross_fitted)
+        reach = np.array([-row_range.low for row_range in within])
+        return cls(gains, low, high, is_cross_fitted, reach)
 
     def constant(self, number: int, node: int, others: Sequence[int]) -> Constant:
         """Make the constant choice for an alpha, by its number; see `Constant`."""
@@ -378,7 +381,8 @@ class JudgedGains:
         spread = float(gains.std(ddof=1)) if len(gains) > 1 else 0.0
         needed = 0
         if spread:
-            needed = min(queries_needed(WORTHWHILE_GAIN, spread), MAX_QUERIES_NEEDED)
+            reach = float(self.reach[number])
+            needed = min(queries_needed(WORTHWHILE_GAIN, spread, reach), MAX_QUERIES_NEEDED)
         gain = float(gains.mean())
         if not np.isfinite(low):
             # So few questions bound nothing; a file has finite numbers.
@@ -435,7 +439,9 @@ def _judged_gains(
         # There are no questions but those that it learned from, and they show nothing.
         policies, routes = _compared(questions, questions, alphas, router_at, ends_early)
         unknown = np.full(len(alphas), np.inf)
-        return JudgedGains(policies.reward - routes.reward, -unknown, unknown, False)
+        return JudgedGains(
+            policies.reward - routes.reward, -unknown, unknown, False, np.zeros(len(alphas))
+        )
     number = question_folds(questions, folds, router.origin.seed)
 
     def fit(fold: int, learned: RouteTree) -> Callable[[float], TrainedRouter]:

@@ -43,6 +43,7 @@ from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
 from hierrouter.learning.policy_classes import TableRouter, fit_table
 from hierrouter.learning.resumption import Resumption, TrainingState, select
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
+from hierrouter.questions.datasets import TEST_SHARE
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NEWEST, Layout
@@ -508,7 +509,12 @@ class Constant:
         power = f"about {self.needed:,} questions {worthwhile}"
         if self.cross_fitted:
             more = self.needed - self.judged
-            power = f"about {more:,} more train and validation questions {worthwhile}"
+            # The test fold has its share of what is collected, and judges nothing here.
+            to_collect = round(more / (1 - TEST_SHARE))
+            power = (
+                f"about {more:,} more train and validation questions (about {to_collect:,} to "
+                f"collect) {worthwhile}"
+            )
         if self.needed <= self.judged:
             # More questions are no remedy then: the gain is smaller than that.
             power = f"its {self.judged:,} questions {worthwhile}"

@@ -155,7 +155,8 @@ def test_the_sentence_counts_the_questions_to_add() -> None:
     actions = Actions(Layout.full(3, 2))
     sentence = constant.sentence(ALPHA, actions, ("a", "b", "c"))
     assert sentence.endswith(
-        "about 697 more train and validation questions could show a gain of 0.01"
+        "about 697 more train and validation questions (about 996 to collect) could show a gain of "
+        "0.01"
     )
 
 
