@@ -42,7 +42,7 @@ ALL = 0  # row of a table that has the means over all questions
 # Of equally good ones the first, strongest one is taken.
 POOLINGS = (300.0, 100.0, 30.0, 10.0, 3.0, 0.0)
 MAX_CENTRE_QUERIES = 4_096  # queries from which centres are computed, at most
-CENTRE_STARTS = 3  # random starts of k-means
+CENTRE_STARTS = 1  # random starts of k-means
 MAX_LISTED_GROUPS = 8  # groups that a sentence lists, at most
 
 

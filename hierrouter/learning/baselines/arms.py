@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.evaluation.bounds import rank_routes
+from hierrouter.evaluation.bounds import cheapest_best, rank_routes
 from hierrouter.evaluation.outcome import (
     Booleans,
     FixedRoutes,
@@ -349,15 +349,22 @@ Candidates = Iterable[tuple[dict[str, Any], FittedRouter]]
 
 
 class GridSearch(ABC):
-    """A baseline that fits a router for each of its settings and keeps the best one."""
+    """A baseline that fits a router for each of its settings and keeps the best one.
+
+    If that is worse than the best static choice on the validation fold, it is this choice.
+    """
 
     reads_answers: ClassVar[bool] = False
 
     def fit(
         self, train: Arms, validation: Arms, alpha: float, rng: np.random.Generator
     ) -> FitResult:
-        """Fit every candidate on `train`; keep the best by mean R on `validation`."""
-        return best_of(self.candidates(train, alpha, rng), validation, alpha)
+        """Fit every candidate on `train`; keep the best by mean R on `validation`.
+
+        The best static choice on `train` takes its place where it is better on `validation`.
+        """
+        best = best_of(self.candidates(train, alpha, rng), validation, alpha)
+        return or_static(best, train, validation, alpha)
 
     @abstractmethod
     def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
@@ -381,9 +388,50 @@ def best_of(candidates: Candidates, validation: Arms, alpha: float) -> FitResult
     return FitResult(play, settings)
 
 
+def or_static(result: FitResult, train: Arms, validation: Arms, alpha: float) -> FitResult:
+    """A fitted router, or the best static choice where that is better on the validation fold.
+
+    Args:
+        result: of a fit.
+        train: the fold that chooses the arm.
+        validation: the fold that compares; if it is empty the router stays.
+        alpha: of R = Q - alpha * C.
+    """
+    if not len(validation):
+        return result
+    static = best_static(train, alpha)
+    lead = mean_reward(static.play, validation, alpha) - mean_reward(result.play, validation, alpha)
+    return static if np.round(lead, REWARD_DIGITS) > 0 else result
+
+
 def mean_reward(play: FittedRouter, arms: Arms, alpha: float) -> float:
     """Mean R of a router on a fold."""
     return float(play(arms.seen).outcome(arms, "").reward(alpha).mean())
+
+
+def best_static(train: Arms, alpha: float) -> FitResult:
+    """Always the arm with the highest mean R on `train`; also what other baselines fall back to."""
+    return always(train, best_arm(train.reward(alpha), train.cost))
+
+
+def always(train: Arms, arm: int) -> FitResult:
+    """The same arm for every question."""
+    return FitResult(
+        lambda inputs: Play.of(inputs, np.full(len(inputs), arm, dtype=np.int64)),
+        {"arm": train.names[arm]},
+    )
+
+
+def best_arm(value: NDArray[np.float64], cost: NDArray[np.float64]) -> int:
+    """The arm with the highest mean value; ties: lower mean cost.
+
+    Args:
+        value: float64[rows, arms].
+        cost: float64[rows, arms].
+    """
+    mean_value = value.mean(axis=0, keepdims=True)
+    mean_cost = cost.mean(axis=0, keepdims=True)
+    return int(cheapest_best(mean_value, mean_cost)[0])
 
 
 ARM_SETS: Mapping[str, Callable[[RouteTree, Answers | None, LogRoutes | None], Arms]] = {

@@ -25,9 +25,9 @@ from hierrouter.learning.baselines.arms import (
     GridSearch,
     Play,
     RouterInputs,
+    best_static,
 )
 from hierrouter.learning.baselines.classifiers import Expectation, fit_expectation
-from hierrouter.learning.baselines.simple import best_static
 
 LEAST_GAIN = 10**-REWARD_DIGITS  # a smaller difference of R or of a score is rounding
 UNREACHABLE_SCORE = 3.0  # as a threshold it ends no cascade: no score is as high

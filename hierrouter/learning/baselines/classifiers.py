@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.cluster import KMeans
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
@@ -36,8 +37,9 @@ from hierrouter.learning.baselines.arms import (
     GridSearch,
     Play,
     RouterInputs,
+    always,
+    best_arm,
 )
-from hierrouter.learning.baselines.simple import always
 from hierrouter_cache.tree import net_reward
 
 MLP_BATCH_SIZE = 200
@@ -169,6 +171,36 @@ class Svm(GridSearch):
 def _by_predicted_rank(model: Any, by_cost: NDArray[np.int64], inputs: RouterInputs) -> Play:
     """Take the arm whose rank by cost a classifier predicts."""
     return Play.of(inputs, by_cost[model.predict(inputs.question)])
+
+
+@dataclass(frozen=True)
+class Clusters(GridSearch):
+    """The best arm of each cluster of the questions' embeddings, by k-means.
+
+    Attributes:
+        clusters: how many; no more than there are questions.
+    """
+
+    clusters: tuple[int, ...] = (2, 4, 8, 16, 32)
+    name: ClassVar[str] = "clusters"
+    source: ClassVar[str] = "Jitkrittum et al. 2025, arXiv 2502.08773"
+
+    def candidates(self, train: Arms, alpha: float, rng: np.random.Generator) -> Candidates:
+        """One for each number of clusters."""
+        seed = int(rng.integers(2**31))
+        vectors = _unit_vectors_and_constant(train.seen.question)
+        distinct = len(np.unique(vectors, axis=0))
+        reward = train.reward(alpha)
+        for count in sorted({min(count, distinct) for count in self.clusters}):
+            model = KMeans(count, n_init=3, random_state=seed).fit(vectors)
+            cluster = model.predict(vectors)
+            arms = [best_arm(reward[cluster == k], train.cost[cluster == k]) for k in range(count)]
+            yield {"clusters": count}, partial(_by_cluster, model, np.array(arms, np.int64))
+
+
+def _by_cluster(model: Any, arms: NDArray[np.int64], inputs: RouterInputs) -> Play:
+    """Take the arm of the cluster that a fitted k-means finds."""
+    return Play.of(inputs, arms[model.predict(_unit_vectors_and_constant(inputs.question))])
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ BUILT_IN_BASELINES: tuple[Baseline, ...] = (  # pyright: ignore  class variables
     simple.BestStatic(),
     simple.DatasetOracle(),
     classifiers.NearestNeighbours(),
+    classifiers.Clusters(),
     classifiers.RidgePerArm(),
     classifiers.Mlp(),
     classifiers.Svm(),

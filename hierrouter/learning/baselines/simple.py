@@ -4,10 +4,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hierrouter.evaluation.bounds import cheapest_best
-from hierrouter.learning.baselines.arms import Arms, FitResult, Play, RouterInputs
+from hierrouter.learning.baselines.arms import (
+    Arms,
+    FitResult,
+    Play,
+    RouterInputs,
+    best_arm,
+    best_static,
+)
 
 
 @dataclass(frozen=True)
@@ -69,28 +74,3 @@ class DatasetOracle:
             return Play.of(inputs, np.array(arm, dtype=np.int64))
 
         return FitResult(play, {"arms": {name: train.names[arm] for name, arm in best.items()}})
-
-
-def best_static(train: Arms, alpha: float) -> FitResult:
-    """Always the arm with the highest mean R on `train`; also what other baselines fall back to."""
-    return always(train, best_arm(train.reward(alpha), train.cost))
-
-
-def always(train: Arms, arm: int) -> FitResult:
-    """The same arm for every question."""
-    return FitResult(
-        lambda inputs: Play.of(inputs, np.full(len(inputs), arm, dtype=np.int64)),
-        {"arm": train.names[arm]},
-    )
-
-
-def best_arm(value: NDArray[np.float64], cost: NDArray[np.float64]) -> int:
-    """The arm with the highest mean value; ties: lower mean cost.
-
-    Args:
-        value: float64[rows, arms].
-        cost: float64[rows, arms].
-    """
-    mean_value = value.mean(axis=0, keepdims=True)
-    mean_cost = cost.mean(axis=0, keepdims=True)
-    return int(cheapest_best(mean_value, mean_cost)[0])

@@ -118,9 +118,9 @@ def test_a_live_question_of_an_unknown_group_takes_the_route_of_all(tree: RouteT
 @each_class
 def test_a_query_is_decided_without_itself(config: TableConfig) -> None:
     """Where nothing can be learned, the routes chosen with a query would be better on it."""
-    noise = replace(random_tree(Layout.full(3, 2), 200, seed=1), encoder="planted")
     gains = []
     for seed in range(10):
+        noise = replace(random_tree(Layout.full(3, 2), 200, seed), encoder="planted")
         shuffled = np.random.default_rng(seed).permutation(len(noise))
         names = tuple(f"group-{number % 40}" for number in shuffled)
         mixed = replace(noise, datasets=names, content=f"{seed:032d}")

@@ -22,6 +22,7 @@ from tests.hierrouter.learning.baselines.known import (
 ALPHA = 0.1
 LEARNED = [
     classifiers.NearestNeighbours(),
+    classifiers.Clusters(),
     classifiers.RidgePerArm(),
     classifiers.Mlp(steps=(300,), penalties=(0.01,), hidden=16),
     classifiers.Svm(),
@@ -145,3 +146,26 @@ def _only_choice(quality, **settings):
     tuned = fitted(subject, train, train.select(EMPTY), alpha=0.0)
     (choice,) = set(choices(train, tuned.play).tolist())
     return choice
+
+
+@each
+def test_where_the_best_static_choice_is_better_on_validation_it_is_taken(baseline):
+    """What was learned is wrong there: the groups of validation have other right arms."""
+    train, validation = planted_arms(90), planted_arms(90, seed=1)
+    quality = np.tile([0.0, 0.0, 1.0], (90, 1))
+    quality[np.arange(90) % 2 == 0] = [0.0, 0.0, 0.9]
+    train = replace(train, quality=np.maximum(train.quality, quality * 0.5))
+    validation = replace(validation, quality=quality)
+    result = fitted(baseline, train, validation, alpha=0.0)
+    if baseline.name in ("MLP", "SVM", "clusters"):  # others have a setting that is as good
+        assert result.settings == {"arm": "arm-2"}
+    assert (choices(validation, result.play) == 2).all()
+    alone = fitted(baseline, train, validation.select(EMPTY), alpha=0.0)
+    assert "arm" not in alone.settings
+
+
+def test_clusters_of_equal_questions_are_one_choice():
+    train = planted_arms(30)
+    same = replace(train, seen=replace(train.seen, question=np.ones_like(train.seen.question)))
+    result = fitted(classifiers.Clusters(), same, same)
+    assert len(set(choices(same, result.play).tolist())) == 1
