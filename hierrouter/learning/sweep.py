@@ -12,6 +12,7 @@ import numpy as np
 
 from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import RouteHull, policy_break_points, within_budget
+from hierrouter.evaluation.outcome import Floats
 from hierrouter.learning.config import (
     NetworkConfig,
     Objective,
@@ -31,13 +32,13 @@ from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, Value
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
-from hierrouter_cache.tree import RouteTree
+from hierrouter_cache.tree import RouteTree, net_reward
 
 GRID_ALPHA_DIGITS = (
     2  # significant digits of an automatic alpha: a grid is read and typed by people
 )
 DEFAULT_GRID_SIZE = 6  # alphas of an automatic grid
-BUDGET_CANDIDATES = 512  # alphas to choose from for a budget; a router's cost changes in steps
+BUDGET_CANDIDATES = 128  # alphas to choose from for a budget; a router's cost changes in steps
 # Alphas at which the routers of a sweep are measured against fixed routes, beside those of the grid
 # and those at which another fixed route becomes the best.
 MEASURED_ALPHAS = 24
@@ -311,12 +312,78 @@ def alpha_grid(
     return tuple(sorted(alphas))
 
 
-def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedRouter:
-    """The router at the smallest alpha whose mean cost is within the budget.
+@dataclass(frozen=True)
+class Frontier:
+    """What the routers of a sweep reach on questions that none of them learned from, by mean cost.
 
-    The cost is that on the queries of `TrainedRouter.judging_fold`. A greater alpha makes a good
-    router cheaper, so the alpha is found by bisection; the returned router has been valued and is
-    within the budget.
+    With each point Q rises, and so does R at the alpha of its router: a router that costs more and
+    reaches less of one of them is no point. So who has more money never gets less.
+
+    Attributes:
+        alpha: float64[points], of the routers.
+        quality: float64[points], mean Q; it rises.
+        cost: float64[points], mean C, in money; it rises.
+    """
+
+    alpha: Floats
+    quality: Floats
+    cost: Floats
+
+    @classmethod
+    def of(cls, sweep: TrainedSweep, tree: RouteTree) -> Frontier:
+        """Compute the frontier on the queries of `TrainedRouter.judging_fold`.
+
+        Args:
+            sweep: trained on `tree`.
+            tree: all folds; the train fold gives the alphas to choose from.
+        """
+        learn_from, _ = training_folds(tree)
+        fold = sweep.at(0.0).judging_fold(tree)
+        break_points = policy_break_points(learn_from, sweep.objective.ends_early)
+        # A router may still change above the last alpha at which the oracle does.
+        points = np.concatenate([[0.0], break_points, BEYOND_LAST_BREAK_POINT * break_points[-1:]])
+        candidates = np.quantile(points, np.linspace(0, 1, BUDGET_CANDIDATES))
+        alphas = np.unique(np.minimum(np.append(candidates, sweep.alphas), MAX_ALPHA))
+        outcomes = [sweep.at(float(alpha)).outcome(fold) for alpha in alphas]
+        quality = np.array([outcome.quality.mean() for outcome in outcomes])
+        cost = np.array([outcome.cost.mean() for outcome in outcomes])
+        return cls.rising(alphas, quality, cost)
+
+    @classmethod
+    def rising(cls, alpha: Floats, quality: Floats, cost: Floats) -> Frontier:
+        """Keep the points with which Q and R rise with C, from the cheapest one on.
+
+        Args:
+            alpha: float64[n].
+            quality: float64[n].
+            cost: float64[n].
+        """
+        reward = net_reward(quality, cost, alpha)
+        kept: list[int] = []
+        for number in np.lexsort((alpha, -quality, cost)).tolist():
+            if not kept or (
+                quality[number] > quality[kept[-1]] and reward[number] >= reward[kept[-1]]
+            ):
+                kept.append(number)
+        return cls(alpha[kept], quality[kept], cost[kept])
+
+    def within(self, budget: float) -> float:
+        """Return the alpha of the best point at or below a mean cost.
+
+        Raises:
+            InputError: not even the cheapest point is within the budget.
+        """
+        affordable = np.flatnonzero(within_budget(self.cost, budget))
+        if not len(affordable):
+            raise InputError(
+                f"no router is that cheap: --budget {budget:g}; the cheapest one costs "
+                f"{money(self.cost[0])} per query, allow at least that"
+            )
+        return float(self.alpha[affordable[-1]])
+
+
+def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedRouter:
+    """The router with the highest mean Q whose mean cost is within the budget, see `Frontier`.
 
     Args:
         sweep: trained on `tree`.
@@ -324,33 +391,6 @@ def meet_budget(sweep: TrainedSweep, tree: RouteTree, budget: float) -> TrainedR
         budget: greatest mean of C over the queries, in money.
 
     Raises:
-        InputError: not even the router at the greatest alpha is within the budget.
+        InputError: no router is within the budget.
     """
-    learn_from, _ = training_folds(tree)
-    fold = sweep.at(0.0).judging_fold(tree)
-    break_points = policy_break_points(learn_from, sweep.objective.ends_early)
-    # A router may still change above the last alpha at which the oracle does.
-    points = np.concatenate([[0.0], break_points, BEYOND_LAST_BREAK_POINT * break_points[-1:]])
-    candidates = np.quantile(points, np.linspace(0, 1, BUDGET_CANDIDATES))
-    alphas = np.unique(np.minimum(candidates, MAX_ALPHA))
-
-    def cost(position: int) -> float:
-        return float(sweep.at(alphas[position]).outcome(fold).cost.mean())
-
-    def is_met(position: int) -> bool:
-        return bool(within_budget(np.array(cost(position)), budget))
-
-    low = 0
-    high = len(alphas) - 1
-    if not is_met(high):
-        raise InputError(
-            f"no router is that cheap: --budget {budget:g}; at the greatest alpha it costs "
-            f"{money(cost(high))} per query, allow at least that"
-        )
-    while low < high:
-        middle = (low + high) // 2
-        if is_met(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return replace(sweep.at(float(alphas[high])), budget=budget)
+    return replace(sweep.at(Frontier.of(sweep, tree).within(budget)), budget=budget)

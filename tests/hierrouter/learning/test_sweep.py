@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.cross_fit import sweep_with_fallback
-from hierrouter.learning.sweep import TrainedSweep, alpha_grid, meet_budget, train_sweep
+from hierrouter.learning.sweep import Frontier, TrainedSweep, alpha_grid, meet_budget, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.runs import checkpoint
 from hierrouter.runs.checkpoint import load_sweep, member_folder, save_checkpoint
@@ -78,7 +80,7 @@ def test_a_budget_is_met_and_made_use_of(
 def test_the_least_budget_is_told_and_the_greatest_buys_the_best(
     planted: RouteTree, every_alpha: TrainedSweep
 ) -> None:
-    message = r"no router is that cheap: --budget 0.1; at .* costs (\S+) per query, allow at least"
+    message = r"no router is that cheap: --budget 0.1; the .* costs (\S+) per query, allow at least"
     with pytest.raises(InputError, match=message) as caught:
         meet_budget(every_alpha, planted, 0.1)
     told = re.search(message, str(caught.value))
@@ -87,6 +89,51 @@ def test_the_least_budget_is_told_and_the_greatest_buys_the_best(
     trained = meet_budget(every_alpha, planted, cheapest)
     assert cost_of(trained, trained.judging_fold(planted)) <= cheapest
     assert meet_budget(every_alpha, planted, 1e9).alpha == 0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_who_has_more_money_never_gets_less(seed: int) -> None:
+    """Of 200 random budgets the greater one gives no lower Q and no lower R, and is kept."""
+    tree = planted_tree(spread=(None, 3, 30, 90)[seed], luck=0.1, seed=seed, per_family=(20, 8, 1))
+    objective = Objective(0.0, allow_stop=seed % 2 == 1)
+    sweep = train_sweep(tree, alpha_grid(tree), objective, ValueConfig(), 0)
+    sweep = sweep_with_fallback(sweep, tree)
+    frontier = Frontier.of(sweep, tree)
+    fold = sweep.at(0.0).judging_fold(tree)
+    rng = np.random.default_rng(seed)
+    budgets = np.sort(rng.uniform(frontier.cost[0], 1.2 * frontier.cost[-1], 200))
+    reached = []
+    for budget in budgets.tolist():
+        router = sweep.at(frontier.within(budget))
+        outcome = router.outcome(fold)
+        assert outcome.cost.mean() <= budget * (1 + 1e-9)
+        reached.append((outcome.quality.mean(), outcome.reward(router.alpha).mean()))
+    assert (np.diff(np.array(reached), axis=0) >= -1e-12).all()
+    assert len(set(reached)) > 3
+    # Of the routers that are affordable none that fits the order has a higher Q.
+    whole = optimum_at_mean_cost(fold, float(budgets[-1]), objective.ends_early)
+    assert reached[-1][0] <= whole.quality.mean() + 1e-12
+
+
+@given(
+    points=st.lists(
+        st.tuples(st.floats(0, 9), st.floats(0, 1), st.floats(0, 9)), min_size=1, max_size=20
+    ),
+    budgets=st.lists(st.floats(0, 12), min_size=2, max_size=9),
+)
+def test_any_points_give_a_rising_frontier(
+    points: list[tuple[float, float, float]], budgets: list[float]
+) -> None:
+    frontier = Frontier.rising(*np.array(points).T)
+    reward = frontier.quality - frontier.alpha * frontier.cost
+    assert (np.diff(frontier.quality) > 0).all()
+    assert (np.diff(frontier.cost) >= 0).all()
+    assert (np.diff(reward) >= 0).all()
+    assert frontier.cost[0] == min(cost for _, _, cost in points)
+    affordable = [budget for budget in sorted(budgets) if budget >= frontier.cost[0]]
+    quality = {float(alpha): q for alpha, q in zip(frontier.alpha, frontier.quality, strict=True)}
+    taken = [frontier.within(budget) for budget in affordable]
+    assert {*taken} <= {*quality}
 
 
 @pytest.mark.parametrize("count", [2, 3, 6, 12])
