@@ -366,6 +366,39 @@ class ClustersConfig(TableConfig):
     questions: int = 8
 
 
+@dataclass(frozen=True, kw_only=True)
+class BestConfig(TrainConfig):
+    """Settings of the choice among policy classes, see `hierrouter.learning.cross_fit.train_best`.
+
+    Attributes:
+        classes: names of the algorithms, separated by commas, the simplest first: of equally good
+            ones it is taken.
+    """
+
+    learner: ClassVar[str] = "best"
+
+    classes: str = "groups,clusters,ridge,value,exact"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the algorithms."""
+        return self.classes.split(",")
+
+    @property
+    def for_sweep(self) -> BestConfig:
+        """The same choice for many alphas: without networks, whose sweeps take minutes."""
+        names = [name for name in self.names if not issubclass(CONFIG_CLASSES[name], NetworkConfig)]
+        return replace(self, classes=",".join(names))
+
+    @property
+    def configs(self) -> dict[str, TrainConfig]:
+        """The settings of each algorithm, by name."""
+        return {
+            name: replace(preset("default", name), keep_anyway=self.keep_anyway)
+            for name in self.names
+        }
+
+
 PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
     ("default", "ppo"): PPOConfig(),
     ("default", "exact"): ExactConfig(),
@@ -373,6 +406,7 @@ PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
     ("default", "ridge"): RidgeConfig(),
     ("default", "groups"): GroupsConfig(),
     ("default", "clusters"): ClustersConfig(),
+    ("default", "best"): BestConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
 }
 # Epochs between two checkpoints, by preset; 0 makes none.
@@ -384,6 +418,7 @@ CONFIG_CLASSES: dict[str, type[TrainConfig]] = {
     "ridge": RidgeConfig,
     "groups": GroupsConfig,
     "clusters": ClustersConfig,
+    "best": BestConfig,
 }
 
 
@@ -422,6 +457,7 @@ ALGORITHM_TITLES = {
     "ridge": "ridge regressions",
     "groups": "a route for each group",
     "clusters": "a route for each cluster",
+    "best": "best of the policy classes",
 }
 MAX_NAMED_SETTINGS = 3
 
@@ -501,6 +537,11 @@ def training_config(
             raise InputError(f"epochs must be at least 1, got {epochs}")
         return replace(config, epochs=epochs)
     for flag, is_requested in (("--epochs", epochs is not None), ("--seeds", seeds > 1)):
+        if is_requested and isinstance(config, BestConfig):
+            raise InputError(
+                f"{flag} with --algo {algo}: each policy class has its own settings; "
+                f"leave {flag} out"
+            )
         if is_requested:
             raise InputError(
                 f"{flag} with --algo {algo}: it is one fit, with nothing random in it; "
@@ -531,6 +572,8 @@ def sweep_config(
     if algo not in CONFIG_CLASSES:
         raise InputError(f"unknown algorithm: {algo}; known: {', '.join(sorted(CONFIG_CLASSES))}")
     config = training_config(name, algo, epochs, seeds, keep_anyway)
+    if isinstance(config, BestConfig):
+        return config.for_sweep
     if not isinstance(config, NetworkConfig):
         return config
     if config.patience:

@@ -30,6 +30,7 @@ Intervals are those of `hierrouter.evaluation.intervals`.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -40,8 +41,10 @@ from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.bounds import (
     RANK_DIGITS,
     REWARD_ROUNDING,
+    SMALLEST_GAP,
     best_fixed_route,
     cheapest_best,
+    oracle,
     rank_routes,
 )
 from hierrouter.evaluation.budget import RouteHull, policy_break_points
@@ -53,13 +56,21 @@ from hierrouter.evaluation.intervals import (
     simultaneous_intervals,
 )
 from hierrouter.evaluation.outcome import FixedRoutes, Floats, Integers, Outcome
-from hierrouter.learning.config import OnEpoch, TianshouConfig, ignore_epoch
+from hierrouter.learning.config import (
+    BestConfig,
+    Objective,
+    OnEpoch,
+    TianshouConfig,
+    TrainConfig,
+    ignore_epoch,
+)
 from hierrouter.learning.own_algorithm import OwnAlgorithm
 from hierrouter.learning.sweep import MEASURED_ALPHAS, FixedChoices, TrainedSweep, train_sweep
 from hierrouter.learning.training import (
     MAX_QUERIES_NEEDED,
     WORTHWHILE_GAIN,
     Constant,
+    Ladder,
     TrainedRouter,
     choosing_fold,
     train,
@@ -301,18 +312,51 @@ def sweep_with_fallback(
     alone = replace(sweep, constants=(), fixed=None)
     if sweep.origin.config.keep_anyway:
         return replace(alone, constants=(None,) * len(sweep.alphas))
-    ends_early = sweep.objective.ends_early
     questions = training_queries(tree)
-    hull = RouteHull.of(questions, ends_early)
-    break_points = policy_break_points(questions, ends_early)
+    hull = RouteHull.of(questions, sweep.objective.ends_early)
+    further = [*hull.changes.tolist(), *sweep.network_changes()]
+    alphas = _measured_alphas(questions, sweep.objective, (*sweep.alphas, *further))
+    judged = _judged_gains(alone.at(alphas[0]), questions, alphas, alone.at, repetition, sweep)
+    return _with_constants(sweep, questions, hull, alphas, judged)
+
+
+def _measured_alphas(
+    questions: RouteTree, objective: Objective, further: Sequence[float]
+) -> tuple[float, ...]:
+    """Alphas at which routers are measured: some over the range in which cost decides, and further.
+
+    Args:
+        questions: of the folds that may be learned from.
+        objective: how an episode may end.
+        further: alphas that are to be among them.
+    """
+    break_points = policy_break_points(questions, objective.ends_early)
     # Above the last break-point the cheapest route is the best of every query.
     last = BEYOND_LAST_BREAK_POINT * break_points[-1:]
     candidates = break_points
     if len(candidates) > MEASURED_ALPHAS:
         candidates = np.quantile(break_points, np.linspace(0, 1, MEASURED_ALPHAS))
-    points = np.concatenate([[0.0], candidates, last, hull.changes, sweep.network_changes()])
-    alphas = tuple(sorted({*sweep.alphas, *np.minimum(points, MAX_ALPHA).tolist()}))
-    judged = _judged_gains(alone.at(alphas[0]), questions, alphas, alone.at, repetition, sweep)
+    points = np.concatenate([[0.0], candidates, last, further])
+    return tuple(np.unique(np.minimum(points, MAX_ALPHA)).tolist())
+
+
+def _with_constants(
+    sweep: TrainedSweep,
+    questions: RouteTree,
+    hull: RouteHull,
+    alphas: tuple[float, ...],
+    judged: JudgedGains,
+) -> TrainedSweep:
+    """The sweep with a constant choice at each alpha where no gain was shown.
+
+    Args:
+        sweep: without constant choices.
+        questions: on which fixed routes are chosen.
+        hull: of these.
+        alphas: where gains were judged, the grid among them.
+        judged: the gains there.
+    """
+    ends_early = sweep.objective.ends_early
     constants: dict[float, Constant | None] = {}
     for number, alpha in enumerate(alphas):
         constants[alpha] = None
@@ -478,3 +522,158 @@ def _compared(
     policies = [router_at(alpha).outcome(judged) for alpha in alphas]
     routes = [best_fixed_route(learned, alpha, judged, ends_early) for alpha in alphas]
     return OutOfFold.of(alphas, policies), OutOfFold.of(alphas, routes)
+
+
+def train_best(
+    tree: RouteTree, objective: Objective, config: BestConfig, seed: int, on_epoch: OnEpoch
+) -> TrainedRouter:
+    """Train the best of several policy classes, chosen and judged by one cross-fit.
+
+    All classes are trained on the same folds. The one with the highest mean gain is trained on all
+    questions and shipped, if its gain is shown at the rate of false positives divided by the number
+    of classes: by the union bound the best of them shows a gain that does not exist no more often.
+    So no fold is needed that takes no part in the choice.
+
+    Args:
+        tree: all folds, or all but the test fold.
+        objective: alpha, and how an episode may end.
+        config: which classes.
+        seed: of everything random.
+        on_epoch: called after each training with how many are done.
+
+    Raises:
+        InputError: there is nothing to train on, or a training diverged.
+    """
+    questions = training_queries(tree)
+
+    def fit(settings: TrainConfig, learned: RouteTree) -> Callable[[float], TrainedRouter]:
+        router = train(learned, objective, settings, seed)
+        return lambda alpha: router
+
+    contest = _Contest.of(questions, (objective.alpha,), objective, config, seed, fit, on_epoch)
+    chosen = contest.best
+    router = train(tree, objective, config.configs[chosen], seed)
+    router = replace(router, ladder=contest.ladder)
+    judged = contest.judged
+    if config.keep_anyway or judged.low[0] > REWARD_ROUNDING:
+        return router
+    node, *others = rank_routes(questions, objective.alpha, objective.ends_early)
+    return replace(router, constant=judged.constant(0, node, others))
+
+
+def sweep_best(
+    tree: RouteTree,
+    alphas: Sequence[float],
+    objective: Objective,
+    config: BestConfig,
+    seed: int,
+    on_epoch: OnEpoch,
+) -> TrainedSweep:
+    """Sweep with the best of several policy classes, see `train_best`.
+
+    One class is chosen for all alphas: that with the highest mean gain over the alphas at which
+    gains are measured, each as a share of the gap between the best fixed route and the oracle.
+
+    Args:
+        tree: all folds, or all but the test fold.
+        alphas: the grid.
+        objective: how an episode may end; its alpha is not used.
+        config: which classes.
+        seed: of everything random.
+        on_epoch: called after each training with how many are done.
+
+    Raises:
+        InputError: there is nothing to learn from.
+    """
+    questions = training_queries(tree)
+    hull = RouteHull.of(questions, objective.ends_early)
+    measured = _measured_alphas(questions, objective, (*alphas, *hull.changes.tolist()))
+
+    def fit(settings: TrainConfig, learned: RouteTree) -> Callable[[float], TrainedRouter]:
+        return train_sweep(learned, alphas, objective, settings, seed).at
+
+    contest = _Contest.of(questions, measured, objective, config, seed, fit, on_epoch)
+    chosen = contest.best
+    sweep = train_sweep(tree, alphas, objective, config.configs[chosen], seed)
+    sweep = replace(sweep, ladder=contest.ladder)
+    if config.keep_anyway:
+        return replace(sweep, constants=(None,) * len(sweep.alphas))
+    return _with_constants(sweep, questions, hull, measured, contest.judged)
+
+
+@dataclass(frozen=True)
+class _Contest:
+    """Policy classes that were cross-fitted on the same folds.
+
+    Attributes:
+        ladder: the mean gain of each class, the simplest class first.
+        best: the class with the highest mean gain; of equal ones the simplest.
+        judged: its gains, and what they show.
+    """
+
+    ladder: Ladder
+    best: str
+    judged: JudgedGains
+
+    @classmethod
+    def of(
+        cls,
+        questions: RouteTree,
+        alphas: tuple[float, ...],
+        objective: Objective,
+        config: BestConfig,
+        seed: int,
+        fit: Callable[[TrainConfig, RouteTree], Callable[[float], TrainedRouter]],
+        on_epoch: OnEpoch,
+    ) -> _Contest:
+        """Train every class without each fold, see `train_best`.
+
+        Args:
+            questions: of the folds that may be learned from.
+            alphas: at which gains are measured.
+            objective: how an episode may end.
+            config: which classes.
+            seed: of the folds.
+            fit: trains one class on a part of the questions; returns the router for an alpha.
+            on_epoch: see `train_best`.
+        """
+        count = min(FOLDS, questions.splits.count("train"))
+        configs = config.configs
+        ends_early = objective.ends_early
+        if count < 2:
+            # A single question cannot judge what was learned without it.
+            nothing = np.zeros((len(alphas), len(questions)))
+            unknown = np.full(len(alphas), np.inf)
+            judged = JudgedGains(nothing, -unknown, unknown, is_cross_fitted=True)
+            return cls(tuple((name, 0.0) for name in configs), config.names[0], judged)
+        folds = question_folds(questions, count, seed)
+        routes = routes_out_of_fold(questions, alphas, folds, ends_early)
+        best = [oracle(questions, alpha, ends_early).reward(alpha).mean() for alpha in alphas]
+        gap = np.maximum(np.array(best) - routes.reward.mean(axis=1), SMALLEST_GAP)
+        total = count * len(configs) + 1
+        done = 0
+        ladder = []
+        every = {}
+        for name, settings in configs.items():
+
+            def fit_fold(
+                fold: int, learned: RouteTree, settings: TrainConfig = settings
+            ) -> Callable[[float], TrainedRouter]:
+                nonlocal done
+                router_at = fit(settings, learned)
+                done += 1
+                on_epoch(done, total, math.nan, math.nan)
+                return router_at
+
+            policies = policies_out_of_fold(questions, alphas, folds, fit_fold)
+            every[name] = policies
+            gains = (policies.reward - routes.reward).mean(axis=1)
+            share = gains if len(alphas) == 1 else gains / gap
+            ladder.append((name, float(share.mean())))
+        winner, _ = max(ladder, key=lambda entry: entry[1])
+        rate = FALSE_POSITIVE_RATE / len(configs)
+        return cls(
+            tuple(ladder),
+            winner,
+            JudgedGains.of(every[winner], routes, rate, questions, is_cross_fitted=True),
+        )

@@ -14,6 +14,7 @@ from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import RouteHull, policy_break_points, within_budget
 from hierrouter.evaluation.outcome import Floats
 from hierrouter.learning.config import (
+    BestConfig,
     NetworkConfig,
     Objective,
     OnEpoch,
@@ -27,7 +28,14 @@ from hierrouter.learning.config import (
 from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
 from hierrouter.learning.policy_classes import TableGrid, TableRouter, fit_table
 from hierrouter.learning.resumption import Resumption, TrainingState
-from hierrouter.learning.training import Constant, Origin, TrainedRouter, fit_value, training_folds
+from hierrouter.learning.training import (
+    Constant,
+    Ladder,
+    Origin,
+    TrainedRouter,
+    fit_value,
+    training_folds,
+)
 from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, ValueRouter
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.tables import money
@@ -96,6 +104,8 @@ class TrainedSweep:
             empty before `cross_fit.sweep_with_fallback`.
         fixed: the constant choices between these alphas; None before that, and in files
             of versions that took those of the nearest alpha.
+        ladder: see `TrainedRouter`; each gain as a share of the gap to the oracle, in the mean over
+            alphas.
     """
 
     model: ValueModel | NetworkGrid | TableGrid
@@ -104,6 +114,7 @@ class TrainedSweep:
     origin: Origin
     constants: tuple[Constant | None, ...] = ()
     fixed: FixedChoices | None = None
+    ladder: Ladder = ()
 
     def at(self, alpha: float) -> TrainedRouter:
         """The router for one alpha >= 0; no training.
@@ -243,6 +254,10 @@ def train_sweep(
         InputError: there is nothing to learn from, the training diverged, or the state to go on
             from is not one of this training.
     """
+    if isinstance(config, BestConfig):
+        from hierrouter.learning.cross_fit import sweep_best  # it trains with this function
+
+        return sweep_best(tree, alphas, objective, config, seed, on_epoch or ignore_epoch)
     origin = Origin.of(tree, config, seed)
     model: ValueModel | NetworkGrid | TableGrid
     if isinstance(config, ValueConfig):

@@ -25,6 +25,7 @@ from hierrouter.evaluation.outcome import (
     route_policy,
 )
 from hierrouter.learning.config import (
+    BestConfig,
     ExactConfig,
     NetworkConfig,
     Objective,
@@ -68,7 +69,8 @@ def train(
     PPO and learning by enumeration train a network on the fold "train", and keep the iterate that
     is best on the fold "validation": of equals there the better one on train, then the earlier one.
     Without a validation fold the train fold chooses. The value model and tables of routes learn
-    from both folds.
+    from both folds. The best of several policy classes is judged already: where it shows no gain it
+    has a constant choice.
 
     Args:
         tree: all folds.
@@ -85,6 +87,10 @@ def train(
         InputError: there is nothing to train on, the training diverged, or the state to go on from
             is not one of this training.
     """
+    if isinstance(config, BestConfig):
+        from hierrouter.learning.cross_fit import train_best  # it trains with this function
+
+        return train_best(tree, objective, config, seed, on_epoch or ignore_epoch)
     origin = Origin.of(tree, config, seed)
     if isinstance(config, ValueConfig):
         model = fit_value(tree, [objective.alpha], objective, config, on_epoch)
@@ -383,6 +389,23 @@ class Origin:
             )
 
 
+# The name of each policy class that was compared, and its mean gain; see `cross_fit.train_best`.
+Ladder = tuple[tuple[str, float], ...]
+
+
+def requested_config(config: TrainConfig, ladder: Ladder) -> TrainConfig:
+    """The settings that were asked for: those of the choice, if a policy is the best of several.
+
+    Args:
+        config: settings of the policy's own training.
+        ladder: of the policy.
+    """
+    if not ladder:
+        return config
+    classes = ",".join(name for name, _ in ladder)
+    return BestConfig(keep_anyway=config.keep_anyway, classes=classes)
+
+
 WORTHWHILE_GAIN = 0.01  # a gain of R that a user would like to detect
 MAX_QUERIES_NEEDED = 10_000_000  # far beyond any dataset
 
@@ -541,6 +564,8 @@ class TrainedRouter:
         statistics: further columns of the history, of its length: exact greedy R on the train fold
             as `train`, and what the learner says of the epoch before each evaluation; empty for the
             value model and for routers of versions that kept none.
+        ladder: of the best of several policy classes, the name of each class and its mean gain over
+            the best fixed route by cross-fitting; empty if the user chose the class.
     """
 
     router: TrainedNetwork | ValueRouter | TableRouter
@@ -550,6 +575,7 @@ class TrainedRouter:
     budget: float | None = None
     constant: Constant | None = None
     statistics: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
+    ladder: Ladder = ()
 
     @property
     def constant_route(self) -> str:

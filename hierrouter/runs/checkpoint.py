@@ -34,7 +34,7 @@ from hierrouter.learning.policy_classes import (
 )
 from hierrouter.learning.resumption import prefix, select
 from hierrouter.learning.sweep import FixedChoices, Policy, TrainedSweep
-from hierrouter.learning.training import Constant, Origin, TrainedRouter
+from hierrouter.learning.training import Constant, Ladder, Origin, TrainedRouter, requested_config
 from hierrouter.learning.value import (
     RouteRegression,
     StateRegression,
@@ -179,6 +179,8 @@ def describe(policy: Policy) -> dict[str, Any]:
     del description["routes"]
     if origin.routes:  # those of the paper's tree follow from models and hops
         description["layout"] = origin.routes.as_object()
+    if policy.ladder:  # of the best of several policy classes
+        description["ladder"] = [list(entry) for entry in policy.ladder]
     if isinstance(policy, TrainedSweep):
         if isinstance(policy.model, NetworkGrid):
             description.update(_describe_networks(policy.model))
@@ -357,7 +359,16 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
     history = tuple(map(float, description["history"]))
     constant = _constant(description.get("constant"), origin)
     statistics = _statistics(tensors, len(history))
-    return TrainedRouter(router, objective, origin, history, budget, constant, statistics)
+    ladder = _ladder(description.get("ladder", []))
+    return TrainedRouter(router, objective, origin, history, budget, constant, statistics, ladder)
+
+
+def _ladder(values: list[Any]) -> Ladder:
+    """Return the ladder of a description; empty if it has none, as those of earlier versions."""
+    ladder = tuple((config_class(name).learner, float(gain)) for name, gain in values)
+    if not np.isfinite([gain for _, gain in ladder]).all():
+        raise ValueError(f"ladder {ladder}")
+    return ladder
 
 
 def _routes(values: dict[str, Any] | None, actions: int) -> Layout | None:
@@ -413,7 +424,8 @@ def _sweep(
     if constants and len(constants) != len(grid):
         raise ValueError(f"{len(constants)} constants")
     fixed = _fixed_choices(description.get("fixed"), grid, origin)
-    return TrainedSweep(model, grid, objective, origin, tuple(constants), fixed)
+    ladder = _ladder(description.get("ladder", []))
+    return TrainedSweep(model, grid, objective, origin, tuple(constants), fixed, ladder)
 
 
 def _fixed_choices(
@@ -667,7 +679,9 @@ def load_finished(folder: Path, identity: dict[str, Any]) -> Policy | None:
         return None
     policy = load_checkpoint(folder)
     alphas = policy.alphas if isinstance(policy, TrainedSweep) else ()
-    if training_identity(policy.origin, policy.objective, alphas) != identity:
+    config = requested_config(policy.origin.config, policy.ladder)
+    origin = replace(policy.origin, config=config)
+    if training_identity(origin, policy.objective, alphas) != identity:
         return None
     return policy
 

@@ -377,9 +377,9 @@ def train(
         tree: all folds; the test fold is not read.
         alpha: price of cost in R = Q - alpha * C (paper section 3.1); default 0.005.
         algo: "ppo" (the default) samples episodes, "exact" enumerates the tree, "value" expects Q
-            and C of every action in closed form. Or a factory of any other algorithm of Tianshou:
-            a function that takes `hierrouter.learning.own_learner.AlgorithmParts`, or its import
-            path "module:factory".
+            and C of every action in closed form, "best" is the best policy class by cross-fitting.
+            Or a factory of any other algorithm of Tianshou: a function that takes
+            `hierrouter.learning.own_learner.AlgorithmParts`, or its import path "module:factory".
         preset: training hyperparameters, "default" or "paper".
         allow_stop: the router may stop before the last hop.
         allow_return: after each call the router may end with any response of its route; the tree
@@ -391,8 +391,8 @@ def train(
         out: the run's folder; default: a new one below `runs`.
         name: instead of `out`: the run is `runs/<name>`, and can be given by its name to all that
             takes a run.
-        budget: mean cost of a query in money, instead of alpha: the smallest alpha that keeps
-            within it is found.
+        budget: mean cost of a query in money, instead of alpha: the router with the highest mean
+            Q that keeps within it is found.
         keep_anyway: keep the router even if it shows no gain over the best fixed route; without
             it such a run is that route, and its notes give the reason.
         checkpoint_every: epochs between two checkpoints in the run's folder, see `Run.checkpoints`;

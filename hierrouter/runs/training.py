@@ -19,6 +19,7 @@ from hierrouter.engines.encoders import encoder_note
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import (
     CHECKPOINTS_EVERY,
+    BestConfig,
     NetworkConfig,
     Objective,
     OnEpoch,
@@ -31,7 +32,7 @@ from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
 from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, meet_budget, train_sweep
-from hierrouter.learning.training import Origin, TrainedRouter, train
+from hierrouter.learning.training import Origin, TrainedRouter, requested_config, train
 from hierrouter.replay.opening import LEARNED_FROM, few_queries_note, training_tree
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
@@ -165,6 +166,8 @@ class Training:
             tree: of `training_tree`.
             context: of each training that is repeated.
         """
+        if isinstance(self.config, BestConfig):
+            return policy  # it was judged when it was chosen
         repetition = Repetition(self.own, self.candidates, context)
         if isinstance(policy, TrainedSweep):
             return sweep_with_fallback(policy, tree, repetition)
@@ -177,7 +180,7 @@ class Training:
             return f"train {self.objective.alpha:g}"
         if isinstance(self.config, NetworkConfig):
             return f"sweep {self.config.algo}, seed {self.seed}"
-        return "fit"
+        return "cross-fit" if isinstance(self.config, BestConfig) else "fit"
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,8 @@ def load_or_train(
         return callbacks.training_context(f"{label}, judged {number}/{count}", epochs, folder)
 
     policy = training.shipped(policy, tree, fold_context)
+    if policy.ladder:
+        callbacks.on_note(ladder_in_words(policy))
     checkpoint.save_checkpoint(policy, folder)
     return policy
 
@@ -478,6 +483,16 @@ class SweepPlan:
         return SweepRun(record.folder, ranked[0], sweep_table(ranked, self.tree), tuple(ranked))
 
 
+def ladder_in_words(policy: Policy) -> str:
+    """Return which policy class was taken and what each of them gains, in a line."""
+    over = "over the best fixed route"
+    if isinstance(policy, TrainedSweep):
+        over = f"{over}, as a share of the oracle's"
+    ranked = sorted(policy.ladder, key=lambda entry: -entry[1])
+    gains = ", ".join(f"{name} {gain:+.4f}" for name, gain in ranked)
+    return f"cross-fitted: {policy.origin.config.algo} is taken; gains {over}: {gains}"
+
+
 def training_notes(tree: RouteTree, config: TrainConfig) -> list[str]:
     """Return what the user should know before a training on a tree, a line each."""
     notes = []
@@ -538,19 +553,20 @@ def retrain(command: str, run: Path | None, tree: Tree, callbacks: RunCallbacks)
     if all(getattr(origin, name) == getattr(tree, name) for name in COMPARED_ATTRIBUTES):
         return run
     callbacks.on_note(f"{run} is trained again")
+    config = requested_config(origin.config, policy.ladder)
     learns_from = training_tree(tree)
     if isinstance(policy, TrainedRouter):
         plan = TrainingPlan(
             learns_from,
             policy.objective,
-            origin.config,
+            config,
             policy.budget,
             seeds,
             None,
-            Byproducts(CHECKPOINTS_EVERY.get(origin.config.preset, 0)),
+            Byproducts(CHECKPOINTS_EVERY.get(config.preset, 0)),
         )
         return plan.run(callbacks).folder
-    training = Training(policy.objective, origin.config, seeds[0], policy.alphas)
+    training = Training(policy.objective, config, seeds[0], policy.alphas)
     folder = SweepPlan(learns_from, training, None, seeds).run(callbacks).folder
     return folder if command == SWEEP else member_folder(folder, origin.seed)
 

@@ -1,6 +1,9 @@
 """Cross-fitting: each question is judged by a training without it."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 
 from hierrouter.evaluation.bounds import best_fixed_route
 from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning.config import BestConfig, OnEpoch
 from hierrouter.learning.cross_fit import (
     FALSE_POSITIVE_RATE,
     Repetition,
@@ -18,12 +22,15 @@ from hierrouter.learning.cross_fit import (
     shown_gains,
     with_fallback,
 )
+from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter.learning.value import training_queries
+from hierrouter.runs.checkpoint import load_checkpoint, load_finished, save_checkpoint
+from hierrouter.runs.training import RunCallbacks, Training, load_or_train
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.trainings import ALPHA, EXACT_GLIMPSE, OBJECTIVE, VALUE, small_tree
-from tests.hierrouter.trees import ragged_tree, random_tree
+from tests.hierrouter.trees import planted_tree, ragged_tree, random_tree
 
 
 def split(tree: RouteTree) -> RouteTree:
@@ -62,7 +69,7 @@ def test_each_question_is_judged_without_it() -> None:
     folds = question_folds(tree, 3, 0)
     trained_on: dict[int, set[str]] = {}
 
-    def fit(fold: int, learned: RouteTree):  # type: ignore[no-untyped-def]
+    def fit(fold: int, learned: RouteTree) -> Callable[[float], TrainedRouter]:
         trained_on[fold] = {*learned.query_ids}
         router = train(learned, OBJECTIVE, VALUE, 0)
         return lambda alpha: router
@@ -163,7 +170,7 @@ def test_the_sentence_counts_the_questions_to_add() -> None:
 def test_trainings_are_repeated_only_if_the_first_look_shows_nothing() -> None:
     calls = []
 
-    def count(number: int, folds: int):  # type: ignore[no-untyped-def]
+    def count(number: int, folds: int) -> AbstractContextManager[OnEpoch]:
         calls.append((number, folds))
         return Repetition().context(number, folds)
 
@@ -171,3 +178,64 @@ def test_trainings_are_repeated_only_if_the_first_look_shows_nothing() -> None:
     router = train(noise, OBJECTIVE, EXACT_GLIMPSE, 0)
     assert isinstance(with_fallback(router, noise, Repetition(context=count)), TrainedRouter)
     assert calls == [(1, 3), (2, 3), (3, 3)]
+
+
+LADDER = BestConfig(classes="groups,clusters,value")
+
+
+def test_the_best_class_is_that_of_the_highest_cross_fitted_gain(tmp_path: Path) -> None:
+    tree = replace(planted_tree(per_family=(12, 4, 4), dim=16), encoder="planted")
+    router = train(tree, OBJECTIVE, LADDER, 0)
+    gains = dict(router.ladder)
+    assert list(gains) == LADDER.names
+    assert router.origin.config == LADDER.configs[max(gains, key=lambda name: gains[name])]
+    assert router.constant is None
+    questions = training_queries(tree)
+    folds = question_folds(questions, 3, 0)
+    routes = routes_out_of_fold(questions, (ALPHA,), folds, False)
+
+    def fit(fold: int, learned: RouteTree) -> Callable[[float], TrainedRouter]:
+        router = train(learned, OBJECTIVE, LADDER.configs["value"], 0)
+        return lambda alpha: router
+
+    policies = policies_out_of_fold(questions, (ALPHA,), folds, fit)
+    assert gains["value"] == pytest.approx((policies.reward - routes.reward).mean())
+    save_checkpoint(router, tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    assert isinstance(loaded, TrainedRouter)
+    assert (loaded.ladder, loaded.origin) == (router.ladder, router.origin)
+    test = tree.split("test")
+    np.testing.assert_array_equal(loaded.probabilities(test), router.probabilities(test))
+
+
+def test_a_ladder_is_found_again_by_what_was_asked_for(tmp_path: Path) -> None:
+    tree = replace(planted_tree(per_family=(6, 3, 3), dim=8), encoder="planted")
+    for alphas in ((), (0.0, ALPHA)):
+        training = Training(OBJECTIVE, LADDER, 0, alphas)
+        notes: list[str] = []
+        callbacks = RunCallbacks(on_note=notes.append)
+        folder = tmp_path / str(len(alphas))
+        first = load_or_train(training, tree, folder, callbacks)
+        assert [note for note in notes if "cross-fitted" in note and "is taken" in note]
+        again = load_or_train(training, tree, folder, callbacks)
+        assert "already there" in notes[-1]
+        assert again.ladder == first.ladder
+        other = replace(training, config=LADDER.configs[first.origin.config.algo])
+        assert load_finished(folder, other.identity(tree)) is None
+
+
+def test_where_nothing_can_be_learned_the_best_class_is_a_constant() -> None:
+    noise = split(random_tree(Layout.full(3, 2), 60, 3))
+    router = train(noise, OBJECTIVE, LADDER, 0)
+    assert router.constant and router.constant.judged == 60
+    sweep = train_sweep(noise, (0.0, ALPHA, 9.0), OBJECTIVE, LADDER, 0)
+    assert all(sweep.constants) and sweep.fixed
+    kept = train(noise, OBJECTIVE, replace(LADDER, keep_anyway=True), 0)
+    assert kept.constant is None and kept.origin.config.keep_anyway
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3])
+def test_the_best_of_a_few_questions_is_a_constant(queries: int) -> None:
+    tree = replace(random_tree(Layout.full(2, 1), queries, 0), encoder="planted")
+    assert train(tree, OBJECTIVE, LADDER, 0).why_constant
+    assert all(train_sweep(tree, (0.0, 1.0), OBJECTIVE, LADDER, 0).constants)
