@@ -644,7 +644,8 @@ class _Contest:
             # A single question cannot judge what was learned without it.
             nothing = np.zeros((len(alphas), len(questions)))
             unknown = np.full(len(alphas), np.inf)
-            judged = JudgedGains(nothing, -unknown, unknown, is_cross_fitted=True)
+            reach = np.zeros(len(alphas))
+            judged = JudgedGains(nothing, -unknown, unknown, True, reach)
             return cls(tuple((name, 0.0) for name in configs), config.names[0], judged)
         folds = question_folds(questions, count, seed)
         routes = routes_out_of_fold(questions, alphas, folds, ends_early)
