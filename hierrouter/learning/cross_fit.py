@@ -525,7 +525,11 @@ def _compared(
 
 
 def train_best(
-    tree: RouteTree, objective: Objective, config: BestConfig, seed: int, on_epoch: OnEpoch
+    tree: RouteTree,
+    objective: Objective,
+    config: BestConfig,
+    seed: int,
+    on_epoch: OnEpoch = ignore_epoch,
 ) -> TrainedRouter:
     """Train the best of several policy classes, chosen and judged by one cross-fit.
 
@@ -567,7 +571,7 @@ def sweep_best(
     objective: Objective,
     config: BestConfig,
     seed: int,
-    on_epoch: OnEpoch,
+    on_epoch: OnEpoch = ignore_epoch,
 ) -> TrainedSweep:
     """Sweep with the best of several policy classes, see `train_best`.
 

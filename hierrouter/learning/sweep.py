@@ -14,7 +14,6 @@ from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import RouteHull, policy_break_points, within_budget
 from hierrouter.evaluation.outcome import Floats
 from hierrouter.learning.config import (
-    BestConfig,
     NetworkConfig,
     Objective,
     OnEpoch,
@@ -254,10 +253,6 @@ def train_sweep(
         InputError: there is nothing to learn from, the training diverged, or the state to go on
             from is not one of this training.
     """
-    if isinstance(config, BestConfig):
-        from hierrouter.learning.cross_fit import sweep_best  # it trains with this function
-
-        return sweep_best(tree, alphas, objective, config, seed, on_epoch or ignore_epoch)
     origin = Origin.of(tree, config, seed)
     model: ValueModel | NetworkGrid | TableGrid
     if isinstance(config, ValueConfig):

@@ -69,8 +69,7 @@ def train(
     PPO and learning by enumeration train a network on the fold "train", and keep the iterate that
     is best on the fold "validation": of equals there the better one on train, then the earlier one.
     Without a validation fold the train fold chooses. The value model and tables of routes learn
-    from both folds. The best of several policy classes is judged already: where it shows no gain it
-    has a constant choice.
+    from both folds. The best of several policy classes is found by `cross_fit.train_best`.
 
     Args:
         tree: all folds.
@@ -87,10 +86,6 @@ def train(
         InputError: there is nothing to train on, the training diverged, or the state to go on from
             is not one of this training.
     """
-    if isinstance(config, BestConfig):
-        from hierrouter.learning.cross_fit import train_best  # it trains with this function
-
-        return train_best(tree, objective, config, seed, on_epoch or ignore_epoch)
     origin = Origin.of(tree, config, seed)
     if isinstance(config, ValueConfig):
         model = fit_value(tree, [objective.alpha], objective, config, on_epoch)

@@ -28,7 +28,13 @@ from hierrouter.learning.config import (
     ignore_epoch,
     ignore_evaluation,
 )
-from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
+from hierrouter.learning.cross_fit import (
+    Repetition,
+    sweep_best,
+    sweep_with_fallback,
+    train_best,
+    with_fallback,
+)
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
 from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, meet_budget, train_sweep
@@ -136,6 +142,12 @@ class Training:
             resumption: how a training of a network goes on, and what is saved of it.
             on_evaluation: called with each row of the learning curve of a network.
         """
+        if isinstance(self.config, BestConfig):
+            if self.alphas:
+                return sweep_best(
+                    tree, self.alphas, self.objective, self.config, self.seed, on_epoch
+                )
+            return train_best(tree, self.objective, self.config, self.seed, on_epoch)
         if not self.alphas:
             return train(
                 tree,

@@ -20,9 +20,10 @@ from hierrouter.learning.cross_fit import (
     question_folds,
     routes_out_of_fold,
     shown_gains,
+    sweep_best,
+    train_best,
     with_fallback,
 )
-from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import Constant, TrainedRouter, train
 from hierrouter.learning.value import training_queries
 from hierrouter.runs.checkpoint import load_checkpoint, load_finished, save_checkpoint
@@ -185,7 +186,7 @@ LADDER = BestConfig(classes="groups,clusters,value")
 
 def test_the_best_class_is_that_of_the_highest_cross_fitted_gain(tmp_path: Path) -> None:
     tree = replace(planted_tree(per_family=(12, 4, 4), dim=16), encoder="planted")
-    router = train(tree, OBJECTIVE, LADDER, 0)
+    router = train_best(tree, OBJECTIVE, LADDER, 0)
     gains = dict(router.ladder)
     assert list(gains) == LADDER.names
     assert router.origin.config == LADDER.configs[max(gains, key=lambda name: gains[name])]
@@ -226,16 +227,16 @@ def test_a_ladder_is_found_again_by_what_was_asked_for(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_learned_the_best_class_is_a_constant() -> None:
     noise = split(random_tree(Layout.full(3, 2), 60, 3))
-    router = train(noise, OBJECTIVE, LADDER, 0)
+    router = train_best(noise, OBJECTIVE, LADDER, 0)
     assert router.constant and router.constant.judged == 60
-    sweep = train_sweep(noise, (0.0, ALPHA, 9.0), OBJECTIVE, LADDER, 0)
+    sweep = sweep_best(noise, (0.0, ALPHA, 9.0), OBJECTIVE, LADDER, 0)
     assert all(sweep.constants) and sweep.fixed
-    kept = train(noise, OBJECTIVE, replace(LADDER, keep_anyway=True), 0)
+    kept = train_best(noise, OBJECTIVE, replace(LADDER, keep_anyway=True), 0)
     assert kept.constant is None and kept.origin.config.keep_anyway
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_the_best_of_a_few_questions_is_a_constant(queries: int) -> None:
     tree = replace(random_tree(Layout.full(2, 1), queries, 0), encoder="planted")
-    assert train(tree, OBJECTIVE, LADDER, 0).why_constant
-    assert all(train_sweep(tree, (0.0, 1.0), OBJECTIVE, LADDER, 0).constants)
+    assert train_best(tree, OBJECTIVE, LADDER, 0).why_constant
+    assert all(sweep_best(tree, (0.0, 1.0), OBJECTIVE, LADDER, 0).constants)
