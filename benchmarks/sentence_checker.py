@@ -842,12 +842,13 @@ def _fixed_caption(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
 
 
 CONSTANT = (
-    r"nothing learnable here at alpha (?P<alpha>\S+): always (?P<route>.+?)"
+    r"no gain is shown at alpha (?P<alpha>\S+): always (?P<route>.+?)"
     r"(?P<rest>, or the next best route where that is not offered)?; the best router found "
     rf"(?:(?P<same>does the same)|would be {n('gain')}(?: {interval('gain')})?)"
     r"(?: at alpha (?P<where>[^;]+?))?"
-    f"(?:; (?:about {n('needed')}|its {n('judged')}|not even {n('most')}) questions "
-    r"could show a gain of 0\.01)?"
+    rf"(?:; (?:about {n('needed')}|its {n('judged')}|not even {n('most')}|about {n('further')} "
+    rf"more train and validation) questions(?: \(about {n('collect')} to collect\))? could show a "
+    r"gain of 0\.01)?"
 )
 
 
@@ -872,6 +873,12 @@ def constant_claims(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     if match["judged"]:
         yield Claim("count", int(match["judged"].replace(",", "")) == constant.judged, "judged")
         yield Claim("count", constant.needed <= constant.judged, f"{constant.needed} are needed")
+    if match["further"]:
+        further = constant.needed - constant.judged
+        yield number(match["further"], further, "the number of further questions")
+        yield Claim("count", further > 0, f"{constant.judged} are enough")
+        # Of what is collected, 30 % are test questions, as in the paper.
+        yield number(match["collect"], round(further / 0.7), "the number to collect")
     if match["needed"]:
         yield number(match["needed"], constant.needed, "the number needed")
         yield Claim("count", constant.needed > constant.judged, f"{constant.judged} are enough")

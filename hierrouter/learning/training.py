@@ -513,7 +513,7 @@ class Constant:
     def sentence(self, alpha: float, actions: Actions, models: tuple[str, ...]) -> str:
         """The reason for the constant choice in a sentence, with the figures."""
         route = safe_text(actions.layout.name(self.node, models))
-        message = f"nothing learnable here at alpha {alpha:g}: always {route}"
+        message = f"no gain is shown at alpha {alpha:g}: always {route}"
         if self.others:
             message = f"{message}, or the next best route where that is not offered"
         where = "" if self.alpha in (None, alpha) else f" at alpha {self.alpha:g}"

@@ -85,7 +85,7 @@ def test_one_fixed_route_is_said_wherever_the_papers_results_are(bare: Place) ->
     assert route
     assert done.stdout.count(r"HierRouter (one fixed route) & ") == 2
     assert done.stdout.count("HierRouter is one fixed route here: ") == 2 * 3
-    assert "report: HierRouter is one fixed route here: nothing learnable" in done.stderr
+    assert "report: HierRouter is one fixed route here: no gain is shown" in done.stderr
 
 
 def test_text_is_a_short_message_and_all_tables_come_with_a_flag_or_as_markdown(

@@ -71,7 +71,7 @@ def test_where_there_is_nothing_to_learn_it_is_a_constant(
     np.testing.assert_array_equal(decided(found, live, (), 0.0), table[0, 0])
     said = found.why_constant
     route = noise.layout.name(found.constant.node, noise.models)
-    assert said.startswith(f"nothing learnable here at alpha {ALPHA}: always {route}; the best")
+    assert said.startswith(f"no gain is shown at alpha {ALPHA}: always {route}; the best")
     assert learned.why_constant == ""
     assert found.constant.judged == len(training_queries(noise))
 
@@ -187,7 +187,7 @@ def test_a_sweep_says_where_a_gain_was_measured(noise: RouteTree) -> None:
             continue
         assert constant.alpha in swept.fixed.alphas
         sentence = swept.at(alpha).why_constant
-        assert f"here at alpha {alpha:g}: always" in sentence
+        assert f"at alpha {alpha:g}: always" in sentence
         assert f" at alpha {constant.alpha:g}" in sentence.partition("always")[2]
 
 

@@ -33,7 +33,7 @@ FALSE_WORDS = (
     ("net reward R = Q - ", "net reward R = Q - 1"),
     ("always taking model-", "always taking model-9"),
     ("always calling", "always taking"),
-    ("The policy best route per dataset is better", "The policy random is better"),
+    ("The policy best route per dataset is ", "The policy random is "),
     ("is ahead, and not shown to be better", "is better"),
     ("in R above model-0", "in R above model-1"),
     ("HierRouter beats 0 of", "HierRouter beats 1 of"),
