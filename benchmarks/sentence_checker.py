@@ -319,7 +319,8 @@ def close(text: str, value: float | None, scale: float = 1.0) -> bool:
     mantissa, _, exponent = text.replace(",", "").partition("e")
     decimals = len(mantissa.partition(".")[2])
     unit = 10.0 ** (int(exponent or 0) - decimals)
-    return abs(float(text.replace(",", "")) - value * scale) <= 0.5001 * unit + 1e-9 * abs(value)
+    rounding = ROUNDING * max(1.0, abs(value))
+    return abs(float(text.replace(",", "")) - value * scale) <= 0.5001 * unit + rounding
 
 
 def close_significant(text: str, value: float, digits: int) -> bool:

@@ -355,7 +355,8 @@ def _gap_detail(
     route = report.best("route")
     start = f" above {route.policy}{remark}" if route else remark
     if share is None:
-        return f"of {gap:.2g} in R{start}: too small"
+        rounded = gap if abs(gap) > REWARD_ROUNDING else 0.0
+        return f"of {rounded:.2g} in R{start}: too small"
     interval = "without bounds"
     if ends:
         interval = f"[{_share_text(ends[0])}, {_share_text(ends[1])}]"
