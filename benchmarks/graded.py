@@ -6,9 +6,9 @@
 from wrong responses on the test fold, and how well n-grams of the question do, learned on the train
 fold. `gap`: the best fixed choice and the oracle at a quarter of the middle alpha, at the middle
 alpha, and at four times it. `board`: the tables of `leaderboard.py`, and the baselines that are
-above the best learner there. `few`: all policies trained on 150 questions, drawn `--seeds` times.
-`return`: the gain from returning an earlier answer. `views`: validation R of each view, for the
-choice of a default.
+above the best learner there. `ppo`: PPO with signals beside `exact` and every baseline. `few`: all
+policies trained on 150 questions, drawn `--seeds` times. `return`: the gain from returning an
+earlier answer. `views`: validation R of each view, for the choice of a default.
 """
 
 import argparse
@@ -18,7 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from leaderboard import AROUND, BASELINES, LEARNED, leaderboard, leaderboard_tables, middle_alpha
+from leaderboard import (
+    AROUND,
+    BASELINES,
+    LEARNED,
+    LEARNERS,
+    leaderboard,
+    leaderboard_tables,
+    middle_alpha,
+)
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -53,7 +61,15 @@ def main() -> None:
     middle = middle_alpha(tree)
     alphas = [middle * part for part in AROUND]
     print(f"{tree!r}, middle alpha {middle:g}")
-    parts = {"auc": auc, "gap": gap, "board": board, "few": few, "return": returns, "views": views}
+    parts = {
+        "auc": auc,
+        "gap": gap,
+        "board": board,
+        "ppo": ppo,
+        "few": few,
+        "return": returns,
+        "views": views,
+    }
     for part in args.parts.split(","):
         parts[part](args.cache, tree, alphas, args.seeds)
 
@@ -145,6 +161,44 @@ def board(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None
             f"alpha {alpha:g}: {standings.places[best].name}; significantly above it: "
             f"{', '.join(above) or 'no baseline'}; the nearest, {nearest}: "
             f"{margin.value:+.4f} [{margin.low:+.4f}, {margin.high:+.4f}]"
+        )
+
+
+def ppo(cache: Path, tree: RouteTree, alphas: list[float], seeds: int) -> None:
+    """Print how far PPO with signals is above every baseline, and from `exact`."""
+    compared = {
+        learner.algo: learner
+        for learner in LEARNERS
+        if learner.view == "query+signals" and learner.allow_return and learner.algo != "value"
+    }
+    standings = leaderboard(
+        functools.partial(open_cached, cache),
+        baselines(),
+        ("A", "B"),
+        seeds=seeds,
+        learners=tuple(compared.values()),
+    )
+    print(as_markdown(leaderboard_tables(standings)[0]))
+    router = standings.find(compared["ppo"].name)
+    enumerated = standings.find(compared["exact"].name)
+    for position, alpha in enumerate(standings.alphas):
+        rivals = {
+            policy.name: standings.difference(position, router, number)
+            for number, policy in enumerate(standings.places)
+            if policy.group == BASELINES
+        }
+        below = [name for name, gain in rivals.items() if gain.low is not None and gain.low >= 0]
+        nearest = min(rivals, key=lambda name: rivals[name].value or np.inf)
+        texts = []
+        for name, gain in (
+            ("exact", standings.difference(position, router, enumerated)),
+            (f"the nearest baseline, {nearest}", rivals[nearest]),
+        ):
+            texts.append(f"less {name}: {gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]")
+        reward = standings.reward[position, router].mean()
+        print(
+            f"alpha {alpha:g}: PPO {reward:.4f}; {'; '.join(texts)}; "
+            f"above {len(below)} of {len(rivals)} baselines"
         )
 
 

@@ -182,6 +182,11 @@ def evaluated_epochs(config: TrainConfig, count: int) -> list[int]:
     return [min(turn, config.epochs) for turn in turns]
 
 
+GAE = "gae"
+EXACT_ADVANTAGES = "exact"
+ADVANTAGES = (GAE, EXACT_ADVANTAGES)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(NetworkConfig):
     """Settings of PPO (paper appendix B), see `hierrouter.learning.ppo`.
@@ -190,6 +195,9 @@ class PPOConfig(NetworkConfig):
     these. A gradient step is one mini-batch.
 
     Attributes:
+        warm_start: epochs of learning by enumeration, see `hierrouter.learning.exact`, before the
+            first iteration; not the paper's, which has 0. Only iterates after at least one epoch of
+            PPO can be chosen.
         iterations: iterations per epoch.
         rollouts: episodes per iteration.
         minibatches: parts into which an iteration's transitions are cut.
@@ -197,10 +205,18 @@ class PPOConfig(NetworkConfig):
         gamma: discount per hop.
         clip: the probability ratio is clipped to 1 +- `clip`.
         gae_lambda: lambda of generalised advantage estimation.
+        advantages: "gae", the paper's: estimated from the sampled episodes and the critic. "exact",
+            not the paper's: Q(s, a) - V(s) of the present policy, computed from the complete trees
+            of the sampled queries. Only a replayed tree makes that possible, because all answers
+            are known. Episodes are sampled, and the policy is updated, in the same way; the critic
+            learns V(s), and `gamma` and `gae_lambda` have no effect.
         value_coefficient: weight of the value loss.
         entropy_coefficient: weight of the entropy bonus at the start.
         entropy_end: its weight at the end; it changes linearly in between.
         max_grad_norm: longer gradients are clipped to this length.
+
+    Raises:
+        InputError: there is no such kind of advantages.
     """
 
     learner: ClassVar[str] = "ppo"
@@ -208,6 +224,7 @@ class PPOConfig(NetworkConfig):
     epochs: int = 48
     patience: int = 7
     min_gain: float = 0.0005
+    warm_start: int = 0
     iterations: int = 1
     rollouts: int = 1024
     minibatches: int = 32
@@ -215,10 +232,23 @@ class PPOConfig(NetworkConfig):
     gamma: float = 1.0
     clip: float = 0.2
     gae_lambda: float = 0.95
+    advantages: str = GAE
     value_coefficient: float = 0.1
     entropy_coefficient: float = 0.2
     entropy_end: float = 0.0
     max_grad_norm: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown kind of advantages.
+
+        Raises:
+            InputError: there is no such kind.
+        """
+        if self.advantages not in ADVANTAGES:
+            raise InputError(
+                f"advantages must be {' or '.join(ADVANTAGES)}, got {self.advantages:.40}: "
+                "advantages of PPOConfig"
+            )
 
     @property
     def is_scheduled(self) -> bool:
@@ -399,8 +429,20 @@ class BestConfig(TrainConfig):
         }
 
 
+# PPO with what only a replayed tree makes possible: from episodes alone it learns nothing of how
+# sure an answer is, see docs/decisions.md.
+TREE_PPO = PPOConfig(
+    epochs=10,
+    patience=5,
+    learning_rate=2e-3,
+    embedding_noise=1.5,
+    warm_start=8,
+    advantages=EXACT_ADVANTAGES,
+    entropy_coefficient=0.05,
+)
+
 PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
-    ("default", "ppo"): PPOConfig(),
+    ("default", "ppo"): TREE_PPO,
     ("default", "exact"): ExactConfig(),
     ("default", "value"): ValueConfig(),
     ("default", "ridge"): RidgeConfig(),
@@ -408,6 +450,11 @@ PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
     ("default", "clusters"): ClustersConfig(),
     ("default", "best"): BestConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
+}
+# What is recommended beside a preset, in one line.
+PRESET_NOTES = {
+    "paper": "preset paper has the numbers as printed, with which two of five seeds failed on the "
+    "testbed (docs/experiments.md); recommended: leave --preset out, or --seeds 5"
 }
 # Epochs between two checkpoints, by preset; 0 makes none.
 CHECKPOINTS_EVERY = {"default": 0, "paper": PAPER_CHECKPOINT_EVERY}
@@ -556,7 +603,16 @@ SWEEP_ROWS = 4
 # It does not stop on a plateau, because alphas reach theirs at different times. So the presets that
 # do have other settings for it: by algorithm.
 SWEEP_SETTINGS: dict[str, dict[str, Any]] = {
-    "ppo": {"epochs": 36, "update_epochs": 1},
+    "ppo": {
+        "epochs": 36,
+        "update_epochs": 1,
+        # From episodes alone, as these were tuned.
+        "warm_start": 0,
+        "advantages": GAE,
+        "learning_rate": 3e-3,
+        "embedding_noise": 1.0,
+        "entropy_coefficient": 0.2,
+    },
     "exact": {"epochs": 16},
 }
 SWEEP_EVALUATE_EVERY = 2  # an evaluation is one for each alpha

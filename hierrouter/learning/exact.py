@@ -65,9 +65,13 @@ class ExactLearner:
         self._total_steps = total_steps(fold.queries, config)
         self._adam = make_adam(router.parameters(), config, self._total_steps)
 
-    def epoch(self) -> dict[str, float]:
-        """Make one gradient step on each batch of queries; return the mean `loss`."""
-        batches = query_batches(self._fold.queries, self._config, self._rng)
+    def epoch(self, most: int | None = None) -> dict[str, float]:
+        """Make one gradient step on each batch of queries; return the mean `loss`.
+
+        Args:
+            most: the most gradient steps; None is no limit.
+        """
+        batches = query_batches(self._fold.queries, self._config, self._rng)[:most]
         return mean_by_name([{"loss": self._step(torch.from_numpy(query))} for query in batches])
 
     def state(self) -> LearnerState:

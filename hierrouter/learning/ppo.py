@@ -8,12 +8,14 @@ The path of one epoch, in the order of this file:
 2. Network: `Trunk`, `Actor` and `Critic` give the paper's router the signatures that Tianshou
    calls. `NoisyTable` looks the states up by number and adds the noise of the training.
 3. Advantage and loss: Tianshou's own. `PPO._preprocess_batch` evaluates the buffer once and
-   computes generalised advantages (`compute_episodic_return`). `PPO._update_with_batch` cuts the
-   buffer into mini-batches and makes a gradient step on each: clipped ratio, plus value loss, less
-   entropy bonus. `build_ppo` sets all coefficients of the loss. Advantages are normalised within
-   each mini-batch, which is Tianshou's default (`advantage_normalization=True`).
-4. Loop: `PPOLearner.epoch` alternates between rollouts and updates. `network.best_iterate` calls
-   it epoch after epoch, evaluates the greedy policy exactly, and keeps the best weights.
+   computes generalised advantages (`compute_episodic_return`); if the settings ask for exact ones,
+   `TreePPO` reads them off the tree instead. `PPO._update_with_batch` cuts the buffer into
+   mini-batches and makes a gradient step on each: clipped ratio, plus value loss, less entropy
+   bonus. `build_ppo` sets all coefficients of the loss. Advantages are normalised within each
+   mini-batch, which is Tianshou's default (`advantage_normalization=True`).
+4. Loop: `PPOLearner.epoch` alternates between rollouts and updates; before the first one it may
+   learn by enumeration (a warm start). `network.best_iterate` calls it epoch after epoch, evaluates
+   the greedy policy exactly, and keeps the best weights.
 
 In Tianshou's terms, an iteration is one training step (a collection step and an update step), an
 epoch is `iterations` of them, and `update_epochs` is the number of repetitions of an update step.
@@ -24,6 +26,7 @@ Not covered: the network itself and the optimiser's schedule; both are in `netwo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, cast
 
@@ -41,8 +44,10 @@ from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from hierrouter.evaluation.outcome import Draws, LegalActions, ending_reward, has_holes
-from hierrouter.learning.config import NetworkConfig, PPOConfig
+from hierrouter.evaluation.outcome import Actions, Draws, LegalActions, ending_reward, has_holes
+from hierrouter.learning.config import EXACT_ADVANTAGES, ExactConfig, NetworkConfig, PPOConfig
+from hierrouter.learning.exact import ExactLearner, action_values
+from hierrouter.learning.forward import forced_probabilities
 from hierrouter.learning.network import (
     LearnerState,
     RouterNetwork,
@@ -50,6 +55,7 @@ from hierrouter.learning.network import (
     StateTable,
     TrainingFold,
     add_noise,
+    evaluate_in_chunks,
     make_adam,
     mean_by_name,
     optimiser_state,
@@ -61,6 +67,8 @@ from hierrouter_cache.tree import RouteTree
 
 DEFAULT_BUFFER_SIZE = 65_536  # transitions of the buffer that a collector makes by default
 MAX_ROWS_PER_PASS = 65_536  # rows that Tianshou evaluates at once before an update
+WARM_UP_STEPS = 100  # gradient steps of an epoch of a warm start, at most
+WARM_UP_STATES = 2_048  # states of such a gradient step, at most; one query is always read
 # Names in Tianshou's statistics of an update that are no column of a learning curve: counts, which
 # are the same each time, and columns of ours.
 NO_COLUMNS = ("gradient_steps", "epoch", "train", "validation")
@@ -423,16 +431,159 @@ class AdamFactory(OptimizerFactory):  # type: ignore[misc]
         return self.adam
 
 
-def build_ppo(trunk: Trunk, config: PPOConfig, optim: AdamFactory) -> Any:
+@dataclass(frozen=True)
+class PolicyOnTrees:
+    """A policy on the trees of some queries, with the rewards of their episodes.
+
+    Attributes:
+        actions: what may be chosen.
+        policy: float32[queries, S, A].
+        reward: float32[queries, endings].
+        weight: float32[queries, nodes], see `action_values`.
+    """
+
+    actions: Actions
+    policy: Tensor
+    reward: Tensor
+    weight: Tensor | None
+
+    def of(self, position: NDArray[np.int64], action: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Compute advantages and values, float32[n] each; see `TreeAdvantages.of`.
+
+        Args:
+            position: int64[n], positions among all states of all queries.
+            action: int64[n].
+        """
+        values = action_values(self.actions, self.policy, self.reward, self.weight)
+        value = (self.policy * values).sum(dim=2).ravel()[position]
+        return values.flatten(0, 1)[position, action] - value, value
+
+
+def _as_float32(values: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(np.asarray(values, np.float32))
+
+
+class TreeAdvantages:
+    """The exact values of actions under the present policy, from the trees of visited queries.
+
+    Every answer of a tree is known, so nothing has to be estimated: the value of an action is the
+    expected reward after it, over all endings.
+
+    Args:
+        router: the policy; it reads states without noise.
+        fold: the queries.
+        reward: float64[queries, endings], reward of an episode with each ending.
+    """
+
+    def __init__(self, router: RouterNetwork, fold: TrainingFold, reward: EndingRewards) -> None:
+        self._router = router
+        self._fold = fold
+        self._reward = reward
+
+    @torch.no_grad()
+    def of(self, state: NDArray[np.int64], action: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Compute advantages of actions, Q(s, a) - V(s), and values of their states, V(s).
+
+        Args:
+            state: int64[n], numbers of states.
+            action: int64[n], an action at each.
+
+        Returns:
+            float32[n] each, in units of the reward.
+        """
+        states = self._fold.actions.states
+        query, row = np.unique(state // states, return_inverse=True)
+        if self._fold.has_holes:
+            part, position = self._of_forest(query, state)
+        else:
+            part, position = self._of_trees(query), row * states + state % states
+        return part.of(position, action)
+
+    def _of_trees(self, query: NDArray[np.int64]) -> PolicyOnTrees:
+        """The policy on the trees of some queries, int64[n]."""
+        fold = self._fold
+        actions = fold.actions
+        state = query[:, None] * actions.states + np.arange(actions.states)
+        weight = fold.tree.weight
+        return PolicyOnTrees(
+            actions=actions,
+            policy=self._policy(state.ravel()).reshape(len(query), actions.states, -1),
+            reward=_as_float32(self._reward[query]),
+            weight=None if weight is None else _as_float32(weight[query % len(weight)]),
+        )
+
+    def _of_forest(
+        self, query: NDArray[np.int64], state: NDArray[np.int64]
+    ) -> tuple[PolicyOnTrees, NDArray[np.int64]]:
+        """The policy on the nodes that some queries have, and the positions of some states there.
+
+        Args:
+            query: int64[queries].
+            state: int64[n], numbers of states.
+
+        Returns:
+            The policy on one tree, see `Forest`, and int64[n].
+        """
+        forest = self._fold.forest(query)
+        probabilities, chosen = forced_probabilities(forest.legal)
+        policy = _as_float32(probabilities)
+        policy[torch.from_numpy(chosen)] = self._policy(forest.state[chosen])
+        numbers = forest.state[1 : len(policy)]  # the first state is the draw of a query
+        order = np.argsort(numbers)
+        part = PolicyOnTrees(
+            actions=forest.actions,
+            policy=policy[None],
+            reward=_as_float32(forest.rewards(self._reward))[None],
+            weight=_as_float32(forest.weight)[None],
+        )
+        return part, 1 + order[np.searchsorted(numbers, state, sorter=order)]
+
+    def _policy(self, state: NDArray[np.int64]) -> Tensor:
+        """float32[n, A]: the policy at some states, int64[n]."""
+        logits = evaluate_in_chunks(
+            lambda states: self._router(states)[0], self._fold.table, torch.from_numpy(state)
+        )
+        return torch.softmax(logits, dim=1)
+
+
+class TreePPO(PPO):  # type: ignore[misc]
+    """Tianshou's PPO with exact advantages in place of estimated ones; the update is Tianshou's.
+
+    Attributes:
+        tree_advantages: computes them.
+    """
+
+    tree_advantages: TreeAdvantages
+
+    def _add_returns_and_advantages(self, batch: Any, buffer: Any, indices: Any) -> Any:
+        """Add what Tianshou's method of this name adds: `adv`, `returns` and `v_s`, float32[n].
+
+        Args:
+            batch: the transitions of all rollouts.
+            buffer: not used.
+            indices: not used.
+        """
+        batch.adv, batch.returns = self.tree_advantages.of(batch.obs, batch.act)
+        batch.v_s = batch.returns
+        return batch
+
+
+def build_ppo(
+    trunk: Trunk,
+    config: PPOConfig,
+    optim: AdamFactory,
+    tree_advantages: TreeAdvantages | None = None,
+) -> Any:
     """Tianshou's PPO on a router; advantage, loss and gradient step are Tianshou's own code.
 
     Args:
         trunk: the router, and how it looks up states.
         config: coefficients of the loss and of the advantage.
         optim: makes the optimiser.
+        tree_advantages: computes the advantages; None has Tianshou estimate them.
     """
     actor: Any = Actor(trunk)  # it has what Tianshou calls, but not Tianshou's base class
-    algorithm = PPO(
+    algorithm = (TreePPO if tree_advantages else PPO)(
         policy=ActorPolicy(
             actor=actor,
             action_space=Discrete(trunk.router.shape.actions),
@@ -449,6 +600,8 @@ def build_ppo(trunk: Trunk, config: PPOConfig, optim: AdamFactory) -> Any:
         max_batchsize=MAX_ROWS_PER_PASS,
     )
     algorithm.compute_episodic_return = without_compiler(PPO.compute_episodic_return)
+    if tree_advantages:
+        algorithm.tree_advantages = tree_advantages
     return algorithm
 
 
@@ -510,13 +663,17 @@ class PPOLearner:
         self._config = config
         self._rng = rng
         self._fold = fold
+        self._alpha = alpha
         self._queries = QueryStream(fold.queries, rng)
         self._states = NoisyTable(fold.table, config.embedding_noise, rng)
         self._trunk = Trunk(router, self._states.visit)
         steps_per_iteration = config.update_epochs * config.minibatches
         self._total_steps = config.epochs * config.iterations * steps_per_iteration
         self._optim = AdamFactory(config, self._total_steps)
-        self.algorithm = build_ppo(self._trunk, config, self._optim)
+        reward = fold.episode_reward(alpha, config.standardise_reward)
+        is_exact = config.advantages == EXACT_ADVANTAGES
+        tree_advantages = TreeAdvantages(router, fold, reward) if is_exact else None
+        self.algorithm = build_ppo(self._trunk, config, self._optim, tree_advantages)
         self.collector = TreeCollector(
             self.algorithm,
             fold.tree,
@@ -525,7 +682,7 @@ class PPOLearner:
             seed=rng,
             buffer=ReplayBuffer(config.rollouts * fold.actions.steps),
             draw=self._queries.draw,
-            reward=fold.episode_reward(alpha, config.standardise_reward),
+            reward=reward,
         )
 
     def epoch(self) -> dict[str, float]:
@@ -537,6 +694,8 @@ class PPOLearner:
         Raises:
             FloatingPointError: logits are not finite.
         """
+        if not steps_taken(self._optim.adam):
+            self._warm_up()
         iterations = []
         for _ in range(self._config.iterations):
             self._states.begin()
@@ -548,6 +707,28 @@ class PPOLearner:
                 self._trunk.look_up = self._states.rows
                 iterations.append(iteration_statistics(collected, self._update()))
         return mean_by_name(iterations)
+
+    def _warm_up(self) -> None:
+        """Learn by enumeration for as many epochs as the settings say, see `exact`.
+
+        On many queries, or on trees of many states, an epoch is shorter than one of `exact`.
+        """
+        config = self._config
+        if not config.warm_start:
+            return
+        states = (self._fold.presence[:, : self._fold.actions.states] > 0).sum(axis=1).mean()
+        enumeration = ExactConfig(
+            epochs=config.warm_start,
+            learning_rate=config.learning_rate,
+            adam_eps=config.adam_eps,
+            embedding_noise=config.embedding_noise,
+            standardise_reward=config.standardise_reward,
+        )
+        fitting = int(WARM_UP_STATES / max(states, 1.0))
+        enumeration = replace(enumeration, queries=min(max(fitting, 1), enumeration.queries))
+        learner = ExactLearner(self.router, self._fold, self._alpha, enumeration, self._rng)
+        for _ in range(config.warm_start):
+            learner.epoch(WARM_UP_STEPS)
 
     def _update(self) -> TrainingStats:
         """Update on the collected transitions, and empty the buffer; return what Tianshou says."""

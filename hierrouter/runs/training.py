@@ -19,6 +19,7 @@ from hierrouter.engines.encoders import encoder_note
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import (
     CHECKPOINTS_EVERY,
+    PRESET_NOTES,
     BestConfig,
     NetworkConfig,
     Objective,
@@ -508,6 +509,8 @@ def ladder_in_words(policy: Policy) -> str:
 def training_notes(tree: RouteTree, config: TrainConfig) -> list[str]:
     """Return what the user should know before a training on a tree, a line each."""
     notes = []
+    if config.preset in PRESET_NOTES:
+        notes.append(f"note: {PRESET_NOTES[config.preset]}")
     deviation = encoder_note(config.preset, tree.encoder)
     if deviation:
         notes.append(f"note: {deviation}")

@@ -2,22 +2,33 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from hierrouter.evaluation.outcome import ending_reward
-from hierrouter.learning.config import Objective, PPOConfig
-from hierrouter.learning.network import RouterNetwork, TrainingFold, shape_for
-from hierrouter.learning.ppo import Actor, Critic, Trunk
+from hierrouter.learning.config import ExactConfig, Objective, PPOConfig
+from hierrouter.learning.exact import ExactLearner
+from hierrouter.learning.network import (
+    RouterNetwork,
+    TrainingFold,
+    action_probabilities,
+    reproducible,
+    shape_for,
+)
+from hierrouter.learning.ppo import Actor, Critic, TreeAdvantages, Trunk
 from hierrouter.learning.training import train
 from hierrouter.replay.env import QueryStream, ReplayEnv
+from hierrouter_cache.errors import InputError
+from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.ppo_by_hand import ByHand, GradientStep, Update, adam, length, record
 from tests.hierrouter.learning.trainings import small_tree
-from tests.hierrouter.trees import planted_tree, showing_leaves
+from tests.hierrouter.trees import planted_tree, ragged_tree, showing_leaves
 
 ALPHA = 0.05
 SEED = 3
@@ -220,6 +231,158 @@ def test_advantages_are_generalised_advantages_of_whole_episodes(recorded: Recor
         expected = recorded.by_hand.advantages(update, update.value)
         assert update.advantage == pytest.approx(expected, abs=1e-5)
         assert update.target == pytest.approx(expected + update.value, abs=1e-5)
+
+
+# --- exact advantages
+
+
+def plain_fold(objective: Objective) -> TrainingFold:
+    """Six queries that have every node."""
+    tree = planted_tree(families=2, per_family=(3, 1, 1), models=2, hops=3, dim=4)
+    return TrainingFold.of(showing_leaves(tree).split("train"), objective)
+
+
+def ragged_fold(objective: Objective, newest: bool = False, unjudged: float = 0.0) -> TrainingFold:
+    """Eight queries that lack nodes, with two draws of a call, and maybe answers without a Q."""
+    layout = Layout.grown(
+        2, lambda path: [0, 1][len(path) :] if len(path) < 2 else [], lambda action: 1 + action
+    )
+    tree = showing_leaves(ragged_tree(layout, 8, seed=1, unjudged=unjudged))
+    if newest:
+        tree = tree.with_layout(tree.layout.with_give_backs((NEWEST,)))
+    return TrainingFold.of(tree, objective)
+
+
+FOLDS: dict[str, Callable[[], TrainingFold]] = {
+    **{f"plain-{name}": partial(plain_fold, each) for name, each in OBJECTIVES.items()},
+    **{f"ragged-{name}": partial(ragged_fold, each) for name, each in OBJECTIVES.items()},
+    "ragged-newest": partial(ragged_fold, Objective(ALPHA), newest=True),
+    "ragged-unjudged": partial(ragged_fold, OBJECTIVES["stop"], unjudged=0.3),
+}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Expected rewards of a policy, by a walk over the calls that a query has.
+
+    Attributes:
+        fold: the queries.
+        policy: float64[queries, S, A].
+        reward: float64[queries, endings].
+    """
+
+    fold: TrainingFold
+    policy: np.ndarray
+    reward: np.ndarray
+
+    def value(self, query: int, node: int) -> float:
+        """From a node on."""
+        legal = self.fold.table.legal.reshape(self.policy.shape)
+        if node >= self.fold.actions.states or not legal[query, node].any():
+            return float(self.reward[query, node])
+        chosen = np.flatnonzero(legal[query, node]).tolist()
+        return sum(
+            float(self.policy[query, node, action]) * self.after(query, node, action)
+            for action in chosen
+        )
+
+    def after(self, query: int, node: int, action: int) -> float:
+        """After an action, in the mean over the draws of its call."""
+        actions = self.fold.actions
+        layout = actions.layout
+        if action >= actions.calls:
+            return float(self.reward[query, layout.give_back[node, action - actions.calls]])
+        if node >= layout.inner:
+            return float(self.reward[query, node])
+        draws = layout.draws_of_calls[node, action % layout.call_actions]
+        total = 0.0
+        for child in draws[draws >= 0].tolist():
+            weight = self.fold.tree.weight
+            chance = 1.0 if weight is None else float(weight[query, child])
+            ends = action >= layout.call_actions
+            total += chance * (
+                float(self.reward[query, child]) if ends else self.value(query, child)
+            )
+        return total
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_exact_advantages_are_those_of_all_episodes(name: str) -> None:
+    """Of each legal action at each state with a choice, in any order, and of some states alone."""
+    fold = FOLDS[name]()
+    torch.manual_seed(0)
+    router = RouterNetwork(shape_for(fold.tree, fold.actions, PPOConfig(hidden=8)))
+    with torch.no_grad():
+        router.policy.weight *= 500  # far from even
+    policy = action_probabilities(router, fold.table)
+    reward = fold.episode_reward(ALPHA, standardise=True)
+    walk = Walk(fold, policy.reshape(len(fold.tree), fold.actions.states, -1), np.asarray(reward))
+    legal = fold.table.legal.numpy()
+    state, action = np.nonzero(legal & (legal.sum(axis=1, keepdims=True) > 1))
+    assert np.ptp(policy[state, action]) > 0.25
+    order = np.random.default_rng(0).permutation(len(state))
+    for rows in (order, order[:3]):
+        advantage, value = TreeAdvantages(router, fold, reward).of(state[rows], action[rows])
+        for row, gain, level in zip(rows, advantage.tolist(), value.tolist(), strict=True):
+            query, node = divmod(int(state[row]), fold.actions.states)
+            if not fold.presence[query, node]:
+                continue  # the query lacks the state, and no episode comes there
+            assert level == pytest.approx(walk.value(query, node), abs=1e-5)
+            after = walk.after(query, node, int(action[row]))
+            assert gain == pytest.approx(after - level, abs=1e-5)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_a_training_can_take_exact_advantages_and_is_else_the_same(
+    tree: RouteTree, objective: Objective
+) -> None:
+    """Advantages and targets of the policy at the start of an update, on states without noise."""
+    known = recording(tree, objective, replace(CONFIG, epochs=1, advantages="exact"))
+    estimated = recording(tree, objective, replace(CONFIG, epochs=1))
+    assert known.updates[0].state.tolist() == estimated.updates[0].state.tolist()
+    assert known.updates[0].action.tolist() == estimated.updates[0].action.tolist()
+    fold = TrainingFold.of(tree.split("train"), objective)
+    router = RouterNetwork(shape_for(fold.tree, fold.actions, CONFIG))
+    for update in known.updates:
+        router.load_state_dict(update.weights)
+        values = TreeAdvantages(router, fold, fold.episode_reward(ALPHA, standardise=True))
+        advantage, value = values.of(update.state, update.action)
+        assert update.advantage == pytest.approx(advantage.numpy(), abs=1e-5)
+        assert update.target == pytest.approx(value.numpy(), abs=1e-5)
+        for step in update.steps:
+            terms = known.by_hand.terms(step, update.embeddings, step.before)
+            weight = known.by_hand.entropy_weight(known.updates.index(update))
+            factors = (1.0, CONFIG.value_coefficient, -weight)
+            loss = sum(factor * float(term) for factor, term in zip(factors, terms, strict=True))
+            assert step.loss == pytest.approx(loss, abs=1e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_a_warm_start_is_a_training_by_enumeration_before_the_first_episode(
+    tree: RouteTree, objective: Objective
+) -> None:
+    """Updates begin with the weights that `exact` ends with; the generator goes on after it."""
+    config = replace(CONFIG, warm_start=2, iterations=1, epochs=1)
+    [update] = recording(tree, objective, config).updates
+    fold = TrainingFold.of(tree.split("train"), objective)
+    enumeration = ExactConfig(
+        epochs=2,
+        learning_rate=config.learning_rate,
+        adam_eps=config.adam_eps,
+        embedding_noise=config.embedding_noise,
+    )
+    with reproducible(SEED):
+        router = RouterNetwork(shape_for(fold.tree, fold.actions, config))
+        learner = ExactLearner(router, fold, ALPHA, enumeration, np.random.default_rng(SEED))
+        for _ in range(2):
+            learner.epoch()
+    for name, value in router.named_parameters():
+        assert torch.equal(update.weights[name], value), name
+
+
+def test_other_advantages_are_refused() -> None:
+    with pytest.raises(InputError, match=r"^advantages must be gae or exact, got td: advantages"):
+        PPOConfig(advantages="td")
 
 
 # --- gradient steps

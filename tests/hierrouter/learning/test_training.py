@@ -287,7 +287,7 @@ def test_a_model_that_joins_after_the_training_is_routed_to_and_known_by_its_ans
         ),
         (presets.preset("default"), "PPO, preset default"),
         (
-            PPOConfig(epochs=3, rollouts=64, minibatches=4, hidden=16),
+            replace(presets.preset("default"), epochs=3, rollouts=64, minibatches=4, hidden=16),
             "PPO, preset default, epochs 3, hidden 16, rollouts 64, 1 more changes",
         ),
         (presets.preset("default", "exact"), "learned by enumeration"),
@@ -471,7 +471,15 @@ def test_exact_values_on_draws_and_holes_are_those_of_the_episodes(seed: int, en
         assert float(returned) == pytest.approx(mean, abs=1e-6)
 
 
-@pytest.mark.parametrize("config", [ExactConfig(epochs=2, hidden=8), PPOConfig(epochs=2, hidden=8)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        ExactConfig(epochs=2, hidden=8),
+        PPOConfig(epochs=2, hidden=8),
+        PPOConfig(epochs=2, hidden=8, advantages="exact"),
+    ],
+    ids=["exact", "ppo", "ppo with exact advantages"],
+)
 def test_a_router_learns_on_draws_and_holes_and_is_stored(
     config: NetworkConfig, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hierrouter.learning.config import TrainConfig
+from hierrouter.learning.config import PPOConfig, TrainConfig
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter
 from hierrouter.runs import checkpoint
@@ -152,6 +152,20 @@ def redescribe(file: Path, change: Change) -> None:
 def test_a_checkpoint_of_before_that_names_the_kept_iterate_is_read(folder: Path) -> None:
     before = load_checkpoint(folder)
     redescribe(folder / WEIGHTS, lambda found: found.update(kept=0))
+    assert checkpoint.describe(load_checkpoint(folder)) == checkpoint.describe(before)
+
+
+def test_a_checkpoint_of_before_warm_starts_and_exact_advantages_has_none(folder: Path) -> None:
+    before = load_checkpoint(folder)
+
+    def of_before(found: dict[str, Any]) -> None:
+        del found["config"]["advantages"]
+        del found["config"]["warm_start"]
+
+    redescribe(folder / WEIGHTS, of_before)
+    config = load_checkpoint(folder).origin.config
+    assert isinstance(config, PPOConfig)
+    assert (config.advantages, config.warm_start) == ("gae", 0)
     assert checkpoint.describe(load_checkpoint(folder)) == checkpoint.describe(before)
 
 

@@ -50,6 +50,8 @@ TRAININGS: dict[str, tuple[NetworkConfig, Objective]] = {
         replace(PPO, warmup_steps=40, decay=False, embedding_noise=0.0),
         OBJECTIVE,
     ),
+    "ppo with exact advantages": (replace(PPO, advantages="exact"), OBJECTIVE),
+    "ppo with a warm start": (replace(PPO, warm_start=2), OBJECTIVE),
     "ppo with stop": (PPO, Objective(0.05, allow_stop=True)),
     "ppo out of patience": (
         replace(PPO, epochs=9, evaluate_every=1, patience=3, learning_rate=0.0),
