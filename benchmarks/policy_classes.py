@@ -140,8 +140,7 @@ def mint(folder: Path) -> AnswerTable:
     table = pq.read_table(folder / "mint_runs_half.parquet", filters=filters)
     rows = [
         {
-            # Numbers of tasks are not the same in all runs.
-            "query_id": hashlib.sha256(row["question"].encode()).hexdigest()[:16],
+            "query_id": "",
             "dataset": row["dataset"],
             "question": row["question"],
             "model": row["model"],
@@ -232,6 +231,8 @@ def tree_of(answers: AnswerTable) -> RouteTree:
     columns = [answers.columns[name].to_pylist() for name in names]
     for values in zip(*columns, strict=True):
         row = dict(zip(names, values, strict=True))
+        # Ids are not the same in all runs, or name several questions: the text is the key.
+        row["query_id"] = hashlib.sha256(row["question"].encode()).hexdigest()[:16]
         of_query = rows.setdefault((row["dataset"], row["query_id"]), {})
         of_query.setdefault(row["model"], row)
     complete = [

@@ -44,7 +44,7 @@ ENCODERS = ("hashed-ngrams", "paper")
 SCORERS = ("token_f1", "exact_match", "numeric", "boxed", "choice", "accuracy", "given")
 BASELINES = (
     *("random", "best-static", "dataset-oracle", "knn"),
-    *("ridge", "mlp", "svm", "matrix-factorisation"),
+    *("clusters", "ridge", "mlp", "svm", "matrix-factorisation"),
     *("cascade", "confidence-cascade", "agreement-cascade"),
     "cascade-routing",
 )
@@ -57,7 +57,7 @@ STATES = (
 )
 DEFAULT_VIEW = STATES[0]  # the paper's
 PRESETS = ("default", "paper")
-ALGORITHMS = ("ppo", "exact", "value", "ridge", "groups", "clusters", "best")
+ALGORITHMS = ("ppo", "exact", "value", "ridge", "groups", "clusters", "mean", "best")
 LOG_TARGETS = ("csv", "mlflow", "tensorboard", "wandb")
 FOLDS = ("train", "validation", "test")
 ALL_FOLDS = "all"
@@ -266,9 +266,9 @@ Algorithm = Annotated[
         "--algo",
         "|".join((*ALGORITHMS, "MODULE:FACTORY")),
         "ppo (Tianshou's) samples episodes, exact enumerates the tree, value and ridge fit in "
-        "closed form, groups and clusters are fixed routes by data set or embedding, best is the "
-        "best of all but ppo by cross-fitting; or a factory of another algorithm of Tianshou. "
-        "Default: ppo.",
+        "closed form, groups and clusters are fixed routes by data set or embedding, mean is of "
+        "value, ridge and groups, best is the best of all but ppo by cross-fitting; or a factory "
+        "of another algorithm of Tianshou. Default: ppo.",
         check=check_algorithm(ALGORITHMS),
         completions=ALGORITHMS,
     ),
@@ -279,8 +279,8 @@ SweepAlgorithm = Annotated[
         "--algo",
         ALGORITHMS,
         "value and ridge fit one model in closed form; ppo (Tianshou's) and exact train one "
-        "network; groups and clusters are fixed routes by data set or embedding; best is the best "
-        "of those without a network, by cross-fitting.",
+        "network; groups and clusters are fixed routes by data set or embedding; mean is of "
+        "value, ridge and groups; best is the best of those without a network, by cross-fitting.",
         TRAINING,
     ),
 ]

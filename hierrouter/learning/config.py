@@ -397,6 +397,13 @@ class ClustersConfig(TableConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MeanConfig(TrainConfig):
+    """Settings of the mean of several policy classes, each with its own default settings."""
+
+    learner: ClassVar[str] = "mean"
+
+
+@dataclass(frozen=True, kw_only=True)
 class BestConfig(TrainConfig):
     """Settings of the choice among policy classes, see `hierrouter.learning.cross_fit.train_best`.
 
@@ -407,7 +414,7 @@ class BestConfig(TrainConfig):
 
     learner: ClassVar[str] = "best"
 
-    classes: str = "groups,clusters,ridge,value,exact"
+    classes: str = "groups,clusters,ridge,value,mean,exact"
 
     @property
     def names(self) -> list[str]:
@@ -448,6 +455,7 @@ PRESET_CONFIGS: dict[tuple[str, str], TrainConfig] = {
     ("default", "ridge"): RidgeConfig(),
     ("default", "groups"): GroupsConfig(),
     ("default", "clusters"): ClustersConfig(),
+    ("default", "mean"): MeanConfig(),
     ("default", "best"): BestConfig(),
     ("paper", "ppo"): PPOConfig(preset="paper", patience=0, **PAPER_PPO),
 }
@@ -465,6 +473,7 @@ CONFIG_CLASSES: dict[str, type[TrainConfig]] = {
     "ridge": RidgeConfig,
     "groups": GroupsConfig,
     "clusters": ClustersConfig,
+    "mean": MeanConfig,
     "best": BestConfig,
 }
 
@@ -504,6 +513,7 @@ ALGORITHM_TITLES = {
     "ridge": "ridge regressions",
     "groups": "a route for each group",
     "clusters": "a route for each cluster",
+    "mean": "mean of several",
     "best": "best of the policy classes",
 }
 MAX_NAMED_SETTINGS = 3

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.deferral import DeferralPoint, DeferringPolicy, best_point, point_within
 from hierrouter.evaluation.outcome import Outcome, continuation_probability, greedy, single_calls
-from hierrouter.learning.policy_classes import TableRouter
+from hierrouter.learning.policy_classes import MeanRouter, TableRouter
 from hierrouter.learning.training import TrainedRouter, choosing_fold, training_folds
 from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError, suggestion
@@ -112,7 +112,7 @@ class Deferral:
             values = router.expected(embedding, node.tolist(), costs)
             features = np.nan_to_num(values[..., 0] - router.alpha * values[..., 1])
         else:
-            assert not isinstance(router, TableRouter), "none is calibrated"
+            assert not isinstance(router, TableRouter | MeanRouter), "none is calibrated"
             cost = np.array(costs, np.float32)
             features = router.features(embedding, node, cost).astype(np.float64)
         return self.head(features, layout.depth()[node]) < self.threshold
@@ -139,9 +139,10 @@ def calibrate(
         raise InputError(f"a share of the queries is a number from 0 to 1, got {share}")
     if trained.objective.allow_return:
         raise InputError("a router with --allow-return cannot hand over; leave --defer-to out")
-    if isinstance(trained.router, TableRouter):
+    if isinstance(trained.router, TableRouter | MeanRouter):
         raise InputError(
-            "a table of routes is never in doubt, and cannot hand over; leave --defer-to out"
+            "a router with a table of routes does not say when it is in doubt, and cannot hand "
+            "over; leave --defer-to out"
         )
     if trained.actions.returns:
         raise InputError(

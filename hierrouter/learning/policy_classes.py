@@ -27,11 +27,20 @@ from hierrouter.evaluation.outcome import (
     FixedRoutes,
     Floats,
     Integers,
+    is_plain,
     route_policy,
     step_ranks,
 )
-from hierrouter.learning.config import ClustersConfig, GroupsConfig, Objective, TableConfig
-from hierrouter.learning.value import query_digests, training_queries
+from hierrouter.learning.config import (
+    ClustersConfig,
+    GroupsConfig,
+    Objective,
+    RidgeConfig,
+    TableConfig,
+    ValueConfig,
+)
+from hierrouter.learning.forward import softmax
+from hierrouter.learning.value import ValueModel, ValueRouter, fit, query_digests, training_queries
 from hierrouter.tables import safe_text
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -62,6 +71,7 @@ class RouteTable:
             a question does not offer that.
         values: float64[1 + G, r, 2], mean Q and C: of all questions, then of each group.
         count: int64[1 + G], questions of each.
+        pooling: by how many questions of the mean of all a group's mean is drawn to it.
         learned: int64[n], ascending, the digests of the queries it learned from.
         without_self: int64[n], position of the route that each of them takes without itself.
 
@@ -73,6 +83,7 @@ class RouteTable:
     alpha: float
     fingerprint: str
     dim: int
+    pooling: float
     names: tuple[str, ...]
     centres: Array
     route: Integers
@@ -132,6 +143,36 @@ class RouteTable:
         reward = np.where(is_other, reward[ALL], reward)
         orders = (np.lexsort((self.route, cost[row], -reward[row], is_other)) for row in self._rows)
         return tuple(tuple(self.route[order].tolist()) for order in orders)
+
+    def values_without(self, row: Integers, own: Floats) -> Floats:
+        """The means of each question's group without the question itself, pooled again.
+
+        Args:
+            row: int64[n], of each question, which is one of those learned from; see `row_of`.
+            own: float64[n, r, 2], Q and C of the routes on it.
+
+        Returns:
+            float64[n, r, 2].
+        """
+        count = self.count[ALL]
+        if count == 1:  # nothing is left without it
+            return np.repeat(self.values[:1], len(row), axis=0)
+        all_others = (count * self.values[ALL] - own) / (count - 1)
+        share = _share(self.count, self.pooling)[:, None, None]
+        # The means before they were pooled: every group has questions, and so a share.
+        means = self.values[ALL] + (self.values - self.values[ALL]) / share
+        others = self.count[row] - 1
+        group_others = self.count[row][:, None, None] * means[row] - own
+        group_others /= np.maximum(others, 1)[:, None, None]
+        weight = np.where(row == ALL, 0.0, _share(others, self.pooling))[:, None, None]
+        return all_others + weight * (group_others - all_others)
+
+    @cached_property
+    def goes_on(self) -> NDArray[np.bool_]:
+        """bool[S, A, r]: whether a route begins with the actions so far and goes on with each."""
+        legal = self.actions.legal()
+        ranks = [step_ranks(self.actions, (node,)) for node in self.route.tolist()]
+        return np.isfinite(np.stack(ranks, axis=-1)) & legal[:, :, None]
 
     @property
     def _rows(self) -> range:
@@ -238,11 +279,29 @@ class TableRouter:
         return policy
 
     def rewards(self, tree: RouteTree) -> Floats:
-        """float64[queries, S, A]: expected R of the best route with each action; -inf if illegal.
+        """Compute the expected R of the best route that goes on with each action.
 
-        The means include the query itself, if the table learned from it.
+        The means are without the query itself, if the table learned from it and its prices are
+        those of the training.
+
+        Returns:
+            float64[queries, S, A]; -inf for an action that is not legal.
         """
-        return self._reward(self.table.expected[self._rows(tree)])
+        table = self.table
+        row = self._rows(tree)
+        rewards = self._reward(table.expected[row])
+        rows = np.flatnonzero(learned_rows(tree, table.fingerprint, table.learned) >= 0)
+        if not len(rows) or tree.fingerprint != table.fingerprint:
+            return rewards
+        ends_early = table.actions.endings.start == 1
+        fold = tree.select(rows)
+        means = FixedRoutes(fold, ends_early, () if is_plain(tree) else table.rankings[ALL])
+        own = np.stack([means.quality, means.cost], axis=-1)
+        values = table.values_without(row[rows], own)
+        reward = net_reward(values[..., 0], values[..., 1], self.alpha)
+        for state, action in np.argwhere(table.goes_on.any(axis=2)).tolist():
+            rewards[rows, state, action] = reward[:, table.goes_on[state, action]].max(axis=1)
+        return rewards
 
     def expected(self, node: Sequence[int], groups: Sequence[str], roots: Array) -> Floats:
         """Expected Q and C after each action at some states.
@@ -304,6 +363,158 @@ class TableRouter:
     def _reward(self, values: Floats) -> Floats:
         reward = net_reward(values[..., 0], values[..., 1], self.alpha)
         return np.where(np.isnan(reward), -np.inf, reward)
+
+
+@dataclass(frozen=True)
+class MeanRouter:
+    """Several policy classes as one: it takes the action with the highest mean of their R.
+
+    Attributes:
+        values: value models at one alpha, at least one.
+        tables: tables of routes.
+    """
+
+    values: tuple[ValueRouter, ...]
+    tables: tuple[TableRouter, ...]
+
+    @property
+    def alpha(self) -> float:
+        """Reward lost per unit of cost."""
+        return self.values[0].alpha
+
+    @property
+    def dim(self) -> int:
+        """Length of the embeddings that it reads."""
+        return self.values[0].model.dim
+
+    @property
+    def reads_question(self) -> bool:
+        """Whether it reads the embedding of the question also after answers."""
+        return any(table.reads_question for table in self.tables)
+
+    def has_learned(self, number: int) -> bool:
+        """Whether one of the numbers was present in training."""
+        return any(value.has_learned(number) for value in self.values)
+
+    def rewards(self, tree: RouteTree) -> Floats:
+        """Compute the mean of the expected R; of a query that it learned from as if it had not.
+
+        Returns:
+            float64[queries, S, A]; -inf for an action that is not legal.
+        """
+        rewards = [router.rewards(tree) for router in self.values]
+        rewards += [router.rewards(tree) for router in self.tables]
+        return _mean_of_known(np.stack(rewards))
+
+    def probabilities(self, tree: RouteTree) -> Floats:
+        """float64[queries, S, A]: probability of each action to be the best at each state."""
+        rewards = self.rewards(tree)
+        rewards[np.isneginf(rewards).all(axis=2)] = 0.0
+        return softmax(rewards / self._temperatures[:, None])
+
+    def expected(
+        self,
+        embedding: Array,
+        node: Sequence[int],
+        cost: Sequence[float],
+        groups: Sequence[str],
+        roots: Array,
+    ) -> Floats:
+        """Expected Q, and C from the state on, after each action at some states.
+
+        Args:
+            embedding: float32[n, dim], of the states.
+            node: n numbers of nodes.
+            cost: n costs so far, in money.
+            groups: data set or label of each question; "" is unknown.
+            roots: float32[n, dim], embedding of each question before any answer.
+
+        Returns:
+            float64[n, A, 2]; NaN for an action that is not legal.
+        """
+        expected = [router.expected(embedding, node, cost) for router in self.values]
+        for table in self.tables:
+            in_total = table.expected(node, groups, roots)
+            in_total[..., 1] -= np.array(cost)[:, None]
+            # A route of the table begins with every legal action, unless no question offers it.
+            expected.append(np.where(np.isnan(in_total), expected[0], in_total))
+        return np.mean(expected, axis=0)
+
+    def live_probabilities(
+        self,
+        embedding: Array,
+        node: Sequence[int],
+        cost: Sequence[float],
+        groups: Sequence[str],
+        roots: Array,
+    ) -> Floats:
+        """float64[n, A]: probability of each action to be the best; see `expected`."""
+        values = self.expected(embedding, node, cost, groups, roots)
+        reward = net_reward(values[..., 0], values[..., 1], self.alpha)
+        logits = reward / self._temperatures[np.array(node)][:, None]
+        return softmax(np.where(np.isnan(logits), -np.inf, logits))
+
+    @property
+    def _temperatures(self) -> Floats:
+        """float64[S], in units of R: the mean of the value models'."""
+        each = [value.model.temperatures(self.alpha) for value in self.values]
+        return np.mean(each, axis=0)
+
+
+def _mean_of_known(rewards: Floats) -> Floats:
+    """The mean of the rewards of several routers, float64[m, ..., A], to float64[..., A].
+
+    The first one knows which actions are legal. One that knows nothing of a legal action, because
+    no question offered it, is left out.
+    """
+    is_known = np.isfinite(rewards)
+    total = np.where(is_known, rewards, 0.0).sum(axis=0)
+    mean = total / np.maximum(is_known.sum(axis=0), 1)
+    return np.where(is_known[0], mean, -np.inf)
+
+
+@dataclass(frozen=True)
+class MeanModel:
+    """Several policy classes for every alpha.
+
+    Attributes:
+        values: value models.
+        tables: of each class of tables, one for each alpha of a grid.
+    """
+
+    values: tuple[ValueModel, ...]
+    tables: tuple[TableGrid, ...]
+
+    def at(self, alpha: float, number: int) -> MeanRouter:
+        """The router at an alpha, with the tables of one alpha of the grid, by its number."""
+        return MeanRouter(
+            tuple(ValueRouter(model, alpha) for model in self.values),
+            tuple(grid.tables[number].at(alpha) for grid in self.tables),
+        )
+
+
+def fit_mean(
+    tree: RouteTree, alphas: Sequence[float], objective: Objective, seed: int
+) -> MeanModel:
+    """Learn the classes of a mean from the folds "train" and "validation".
+
+    They are the value model, the ridge, and a route for each group; docs/experiments.md has others.
+
+    Args:
+        tree: all folds.
+        alphas: the grid.
+        objective: how an episode may end; its alpha is not used.
+        seed: of the tables.
+
+    Raises:
+        InputError: there is nothing to learn from.
+    """
+    configs = (ValueConfig(), RidgeConfig())
+    values = tuple(fit(tree, alphas, objective, config) for config in configs)
+    tables = tuple(
+        fit_table(tree, replace(objective, alpha=alpha), GroupsConfig(), seed) for alpha in alphas
+    )
+    return MeanModel(values, (TableGrid(tables),))
 
 
 @dataclass(frozen=True)
@@ -413,6 +624,7 @@ def fit_table(tree: RouteTree, objective: Objective, config: TableConfig, seed: 
     table = RouteTable(
         actions=objective.actions(tree.layout),
         alpha=alpha,
+        pooling=pooling,
         fingerprint=tree.fingerprint,
         dim=tree.dim,
         names=grouping.names,
@@ -549,7 +761,12 @@ TABLE_TENSORS = ("centres", "route", "listed", "values", "count", "learned", "wi
 def describe_table(router: TableRouter) -> dict[str, Any]:
     """What the tensors of a table do not hold, as JSON values."""
     table = router.table
-    return {"alpha": table.alpha, "dim": table.dim, "names": list(table.names)}
+    return {
+        "alpha": table.alpha,
+        "dim": table.dim,
+        "names": list(table.names),
+        "pooling": table.pooling,
+    }
 
 
 def tensors_of_table(router: TableRouter) -> dict[str, NDArray[Any]]:
@@ -576,12 +793,14 @@ def rebuild_table(
     if set(tensors) != set(TABLE_TENSORS) or not is_plain:
         raise ValueError("tensors of no table of routes")
     alpha = float(values["alpha"])
-    if not 0 <= alpha < np.inf:
-        raise ValueError(f"alpha {alpha}")
+    pooling = float(values["pooling"])
+    if not (0 <= alpha < np.inf and 0 <= pooling < np.inf):
+        raise ValueError(f"alpha {alpha}, pooling {pooling}")
     return TableRouter(
         RouteTable(
             actions=actions,
             alpha=alpha,
+            pooling=pooling,
             fingerprint=fingerprint,
             dim=values["dim"],
             names=names,

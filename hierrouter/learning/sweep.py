@@ -14,6 +14,7 @@ from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import RouteHull, policy_break_points, within_budget
 from hierrouter.evaluation.outcome import Floats
 from hierrouter.learning.config import (
+    MeanConfig,
     NetworkConfig,
     Objective,
     OnEpoch,
@@ -25,7 +26,14 @@ from hierrouter.learning.config import (
     ignore_evaluation,
 )
 from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
-from hierrouter.learning.policy_classes import TableGrid, TableRouter, fit_table
+from hierrouter.learning.policy_classes import (
+    MeanModel,
+    MeanRouter,
+    TableGrid,
+    TableRouter,
+    fit_mean,
+    fit_table,
+)
 from hierrouter.learning.resumption import Resumption, TrainingState
 from hierrouter.learning.training import (
     Constant,
@@ -95,7 +103,8 @@ class TrainedSweep:
     """Routers for every alpha, and their origin.
 
     Attributes:
-        model: the value model, or a network or a table of routes for each alpha of the grid.
+        model: the value model, a network or a table of routes for each alpha of the grid, or
+            several of these.
         alphas: the grid.
         objective: what it was trained for; its alpha means nothing.
         origin: its pool, inputs and training.
@@ -107,7 +116,7 @@ class TrainedSweep:
             alphas.
     """
 
-    model: ValueModel | NetworkGrid | TableGrid
+    model: ValueModel | NetworkGrid | TableGrid | MeanModel
     alphas: tuple[float, ...]
     objective: Objective
     origin: Origin
@@ -126,7 +135,7 @@ class TrainedSweep:
         Raises:
             InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
-        router: ValueRouter | TrainedNetwork | TableRouter
+        router: ValueRouter | TrainedNetwork | TableRouter | MeanRouter
         history: tuple[float, ...] = ()
         if isinstance(self.model, NetworkGrid):
             number = self._network_at(self.model, alpha)
@@ -134,6 +143,8 @@ class TrainedSweep:
             history = self.model.histories[number]
         elif isinstance(self.model, TableGrid):
             router = self.model.tables[self._nearest(alpha)].at(alpha)
+        elif isinstance(self.model, MeanModel):
+            router = self.model.at(alpha, self._nearest(alpha))
         else:
             router = ValueRouter(self.model, alpha)
         return TrainedRouter(
@@ -254,7 +265,7 @@ def train_sweep(
             from is not one of this training.
     """
     origin = Origin.of(tree, config, seed)
-    model: ValueModel | NetworkGrid | TableGrid
+    model: ValueModel | NetworkGrid | TableGrid | MeanModel
     if isinstance(config, ValueConfig):
         model = fit_value(tree, alphas, objective, config, on_epoch)
     elif isinstance(config, TableConfig):
@@ -262,6 +273,8 @@ def train_sweep(
             fit_table(tree, replace(objective, alpha=alpha), config, seed) for alpha in alphas
         )
         model = TableGrid(tuple(tables))
+    elif isinstance(config, MeanConfig):
+        model = fit_mean(tree, alphas, objective, seed)
     else:
         assert isinstance(config, NetworkConfig)
         # Imported here: training a network needs torch, deciding with a trained one does not.

@@ -27,6 +27,7 @@ from hierrouter.evaluation.outcome import (
 from hierrouter.learning.config import (
     BestConfig,
     ExactConfig,
+    MeanConfig,
     NetworkConfig,
     Objective,
     OnEpoch,
@@ -41,7 +42,7 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.forward import TrainedNetwork
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
-from hierrouter.learning.policy_classes import TableRouter, fit_table
+from hierrouter.learning.policy_classes import MeanRouter, TableRouter, fit_mean, fit_table
 from hierrouter.learning.resumption import Resumption, TrainingState, select
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.questions.datasets import TEST_SHARE
@@ -94,6 +95,9 @@ def train(
     if isinstance(config, TableConfig):
         table_router = fit_table(tree, objective, config, seed)
         return TrainedRouter(table_router, objective, origin, history=())
+    if isinstance(config, MeanConfig):
+        mean_router = fit_mean(tree, [objective.alpha], objective, seed).at(objective.alpha, 0)
+        return TrainedRouter(mean_router, objective, origin, history=())
     assert isinstance(config, NetworkConfig)
     require_given(config, own)
     from hierrouter.learning import network  # torch: see above
@@ -546,8 +550,8 @@ class TrainedRouter:
     """A router and everything needed to use and to reproduce it.
 
     Attributes:
-        router: the network with its best weights, the value model at one alpha, or a table of
-            routes.
+        router: the network with its best weights, the value model at one alpha, a table of
+            routes, or several of these.
         objective: what it was trained for.
         origin: its pool, inputs and training.
         history: exact greedy R of a network on the validation fold at each evaluation; empty for
@@ -563,7 +567,7 @@ class TrainedRouter:
             the best fixed route by cross-fitting; empty if the user chose the class.
     """
 
-    router: TrainedNetwork | ValueRouter | TableRouter
+    router: TrainedNetwork | ValueRouter | TableRouter | MeanRouter
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
@@ -625,7 +629,7 @@ class TrainedRouter:
         new = self.objective.actions(origin.layout)
         calls = np.array([self.origin.models.index(name) for name in tree.models])
         if not isinstance(self.router, TrainedNetwork):
-            kind = "a value model" if isinstance(self.router, ValueRouter) else "a table of routes"
+            kind = "a table of routes" if isinstance(self.router, TableRouter) else "a value model"
             raise InputError(
                 f"checkpoint is for other routes than those of the cache, and {kind} knows "
                 f"those of its training only: {_route_differences(old.layout, new.layout, calls)}; "
@@ -657,6 +661,8 @@ class TrainedRouter:
             return self.router.probabilities(self.objective.view(tree))
         if isinstance(self.router, TableRouter):
             return self.router.probabilities(tree)
+        if isinstance(self.router, MeanRouter):
+            return self.router.probabilities(self.objective.view(tree))
         return self.router.policy(self.objective.view(tree), self.actions)
 
     @property
@@ -664,7 +670,7 @@ class TrainedRouter:
         """Length of the embeddings that it reads."""
         if isinstance(self.router, ValueRouter):
             return self.router.model.dim
-        if isinstance(self.router, TableRouter):
+        if isinstance(self.router, TableRouter | MeanRouter):
             return self.router.dim
         return self.router.shape.dim
 
@@ -676,7 +682,7 @@ class TrainedRouter:
     @property
     def reads_question(self) -> bool:
         """Whether it reads the embedding of the question itself after answers, too."""
-        return isinstance(self.router, TableRouter) and self.router.reads_question
+        return isinstance(self.router, TableRouter | MeanRouter) and self.router.reads_question
 
     @property
     def table_in_words(self) -> str:
@@ -688,7 +694,10 @@ class TrainedRouter:
     @property
     def known_groups(self) -> tuple[str, ...]:
         """The data sets or labels that it has routes for; empty if it does not read them."""
-        return self.router.table.names if isinstance(self.router, TableRouter) else ()
+        if isinstance(self.router, TableRouter):
+            return self.router.table.names
+        tables = self.router.tables if isinstance(self.router, MeanRouter) else ()
+        return next((table.table.names for table in tables if table.table.names), ())
 
     def features(self, tree: RouteTree) -> NDArray[np.float64]:
         """Features of every state, for other models to learn from.
@@ -773,6 +782,10 @@ class TrainedRouter:
             expected = self.router.expected(nodes, *_origins(embedding, groups, roots))
             expected[..., 1] -= np.array(costs)[:, None]
             return expected
+        if isinstance(self.router, MeanRouter):
+            nodes = self._nodes(paths)
+            origins = _origins(embedding, groups, roots)
+            return self.router.expected(embedding, nodes, costs, *origins)
         return self.router.expected(embedding, self._nodes(paths), costs)
 
     def decide_each(
@@ -854,6 +867,9 @@ class TrainedRouter:
         nodes = self._nodes(paths)
         if isinstance(self.router, TableRouter):
             return self.router.live_probabilities(nodes, *_origins(embedding, groups, roots))
+        if isinstance(self.router, MeanRouter):
+            origins = _origins(embedding, groups, roots)
+            return self.router.live_probabilities(embedding, nodes, costs, *origins)
         if isinstance(self.router, ValueRouter):
             return self.router.live_probabilities(embedding, nodes, costs)
         node = np.array(nodes)

@@ -26,6 +26,8 @@ from hierrouter.evaluation.budget import RouteHull
 from hierrouter.learning.config import NetworkConfig, Objective, config_class
 from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
 from hierrouter.learning.policy_classes import (
+    MeanModel,
+    MeanRouter,
     TableGrid,
     TableRouter,
     describe_table,
@@ -62,7 +64,8 @@ PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip aroun
 PLAIN_ORIGIN_KEYS = ("hops", "encoder", "view", "seed", "fingerprint", "version")
 SEED_FOLDER = "seed-"  # begins the names of the folders within that of a sweep
 NETWORK_GROUP = "network"  # begins the names of the tensors of a network of a sweep
-TABLE_GROUP = "table"  # begins the names of the tensors of a table of routes of a sweep
+TABLE_GROUP = "table"  # begins the names of the tensors of a table of routes of several
+VALUE_GROUP = "value"  # begins the names of the tensors of a value model of several
 INTEGER_TENSORS = (
     "numbers",
     "learned",
@@ -186,6 +189,8 @@ def describe(policy: Policy) -> dict[str, Any]:
             description.update(_describe_networks(policy.model))
         elif isinstance(policy.model, TableGrid):
             description["tables"] = list(map(describe_table, policy.model.tables))
+        elif isinstance(policy.model, MeanModel):
+            description["mean"] = _describe_mean(policy.model)
         else:
             description.update(_describe_value_model(policy.model))
         description["constants"] = [_constant_values(constant) for constant in policy.constants]
@@ -206,6 +211,8 @@ def describe(policy: Policy) -> dict[str, Any]:
         description.update(_describe_value_model(policy.router.model))
     elif isinstance(policy.router, TableRouter):
         description["table"] = describe_table(policy.router)
+    elif isinstance(policy.router, MeanRouter):
+        description["mean"] = _describe_mean(_one_alpha(policy.router))
     else:
         description["shape"] = policy.router.shape.as_object()
     return description
@@ -230,6 +237,22 @@ def _describe_value_model(model: ValueModel) -> dict[str, Any]:
     return {"knots": model.knots, "texts": len(model.texts)}
 
 
+def _one_alpha(router: MeanRouter) -> MeanModel:
+    """Return the parts of a mean at one alpha, as if it were for a grid of this alpha."""
+    return MeanModel(
+        tuple(value.model for value in router.values),
+        tuple(TableGrid((table,)) for table in router.tables),
+    )
+
+
+def _describe_mean(model: MeanModel) -> dict[str, Any]:
+    """Return what the tensors of several policy classes do not hold, as JSON values."""
+    return {
+        "values": list(map(_describe_value_model, model.values)),
+        "tables": [list(map(describe_table, grid.tables)) for grid in model.tables],
+    }
+
+
 def _describe_networks(grid: NetworkGrid) -> dict[str, Any]:
     """Return what the tensors of a grid of networks do not hold, as JSON values."""
     return {
@@ -247,11 +270,15 @@ def tensors_of(policy: Policy) -> dict[str, Array]:
             return _tensors_of_networks(policy.model)
         if isinstance(policy.model, TableGrid):
             return _tensors_of_tables(policy.model)
+        if isinstance(policy.model, MeanModel):
+            return _tensors_of_mean(policy.model)
         return _tensors_of_model(policy.model)
     if isinstance(policy.router, ValueRouter):
         return _tensors_of_model(policy.router.model)
     if isinstance(policy.router, TableRouter):
         return tensors_of_table(policy.router)
+    if isinstance(policy.router, MeanRouter):
+        return _tensors_of_mean(_one_alpha(policy.router))
     statistics = {name: np.array(column) for name, column in policy.statistics.items()}
     return {**policy.router.weights, **prefix(STATISTICS, statistics)}
 
@@ -272,6 +299,15 @@ def _tensors_of_tables(grid: TableGrid) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for number, table in enumerate(grid.tables):
         arrays.update(prefix(f"{TABLE_GROUP}{number}", tensors_of_table(table)))
+    return arrays
+
+
+def _tensors_of_mean(model: MeanModel) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for number, value in enumerate(model.values):
+        arrays.update(prefix(f"{VALUE_GROUP}{number}", _tensors_of_model(value)))
+    for number, grid in enumerate(model.tables):
+        arrays.update(prefix(f"{TABLE_GROUP}s{number}", _tensors_of_tables(grid)))
     return arrays
 
 
@@ -344,8 +380,10 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
     _check_fit(origin, objective, shape)
     if "alphas" in description:
         return _sweep(description, origin, objective, shape, tensors)
-    router: TrainedNetwork | ValueRouter | TableRouter
-    if "table" in description:
+    router: TrainedNetwork | ValueRouter | TableRouter | MeanRouter
+    if "mean" in description:
+        router = _mean_model(description["mean"], origin, objective, tensors).at(objective.alpha, 0)
+    elif "table" in description:
         router = _table(description["table"], origin, objective, tensors)
     elif shape is None:
         model = _value_model(description, origin, objective, tensors)
@@ -406,9 +444,11 @@ def _sweep(
     shape: RouterShape | None,
     tensors: dict[str, Array],
 ) -> TrainedSweep:
-    model: ValueModel | NetworkGrid | TableGrid
-    if "tables" in description:
-        model = _table_grid(description, origin, objective, tensors)
+    model: ValueModel | NetworkGrid | TableGrid | MeanModel
+    if "mean" in description:
+        model = _mean_model(description["mean"], origin, objective, tensors)
+    elif "tables" in description:
+        model = _table_grid(description["tables"], origin, objective, tensors)
     elif shape is None:
         model = _value_model(description, origin, objective, tensors)
     else:
@@ -418,8 +458,10 @@ def _sweep(
         raise ValueError(f"alphas {grid}")
     if isinstance(model, NetworkGrid) and len(model.networks) != len(grid):
         raise ValueError(f"{len(model.networks)} networks")
-    if isinstance(model, TableGrid) and len(model.tables) != len(grid):
-        raise ValueError(f"{len(model.tables)} tables")
+    grids = model.tables if isinstance(model, MeanModel) else (model,)
+    for tables in grids:
+        if isinstance(tables, TableGrid) and len(tables.tables) != len(grid):
+            raise ValueError(f"{len(tables.tables)} tables")
     constants = [_constant(constant, origin) for constant in description["constants"]]
     if constants and len(constants) != len(grid):
         raise ValueError(f"{len(constants)} constants")
@@ -478,13 +520,34 @@ def _table(
 
 
 def _table_grid(
-    description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
+    descriptions: list[dict[str, Any]],
+    origin: Origin,
+    objective: Objective,
+    tensors: dict[str, Array],
 ) -> TableGrid:
     tables = [
         _table(values, origin, objective, select(tensors, f"{TABLE_GROUP}{number}"))
-        for number, values in enumerate(description["tables"])
+        for number, values in enumerate(descriptions)
     ]
+    if not tables:
+        raise ValueError("no table")
     return TableGrid(tuple(tables))
+
+
+def _mean_model(
+    description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
+) -> MeanModel:
+    values = [
+        _value_model(values, origin, objective, select(tensors, f"{VALUE_GROUP}{number}"))
+        for number, values in enumerate(description["values"])
+    ]
+    tables = [
+        _table_grid(grid, origin, objective, select(tensors, f"{TABLE_GROUP}s{number}"))
+        for number, grid in enumerate(description["tables"])
+    ]
+    if not values:
+        raise ValueError("no value model")
+    return MeanModel(tuple(values), tuple(tables))
 
 
 def _value_model(

@@ -8,9 +8,15 @@ import pytest
 
 from hierrouter.evaluation.bounds import best_fixed_route, best_route_per_dataset
 from hierrouter.evaluation.outcome import LegalActions, is_plain
-from hierrouter.learning.config import ClustersConfig, GroupsConfig, Objective, TableConfig
+from hierrouter.learning.config import (
+    ClustersConfig,
+    GroupsConfig,
+    MeanConfig,
+    Objective,
+    TableConfig,
+)
 from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
-from hierrouter.learning.policy_classes import RouteTable, TableRouter
+from hierrouter.learning.policy_classes import MeanRouter, RouteTable, TableRouter
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.learning.value import query_digests
@@ -235,3 +241,84 @@ def test_it_learns_where_calls_have_draws_and_queries_lack_routes(
     loaded = load_checkpoint(tmp_path)
     assert isinstance(loaded, TrainedRouter)
     assert np.isfinite(loaded.outcome(ragged).reward(objective.alpha)).all()
+
+
+MEAN = MeanConfig()
+
+
+def test_a_mean_takes_the_action_of_the_highest_mean_of_its_parts(tree: RouteTree) -> None:
+    trained = train(tree, OBJECTIVE, MEAN, 0)
+    assert isinstance(trained.router, MeanRouter)
+    test = tree.split("test")
+    parts = [*trained.router.values, *trained.router.tables]
+    assert len(parts) == 3
+    mean = np.mean([part.rewards(test) for part in parts], axis=0)
+    np.testing.assert_array_equal(trained.probabilities(test).argmax(axis=2), mean.argmax(axis=2))
+    constant = best_fixed_route(tree.split("train"), ALPHA, test).reward(ALPHA).mean()
+    assert trained.outcome(test).reward(ALPHA).mean() > constant + 0.2
+    assert with_fallback(trained, tree, Repetition()).constant is None
+
+
+def test_a_mean_is_stored_and_decides_live(tree: RouteTree, tmp_path: Path) -> None:
+    trained = train(tree, OBJECTIVE, MEAN, 0)
+    save_checkpoint(trained, tmp_path / "one")
+    loaded = load_checkpoint(tmp_path / "one")
+    assert isinstance(loaded, TrainedRouter)
+    np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
+    test = tree.split("test")
+    rows = np.arange(len(test))
+    roots = test.embedding_at(rows, np.zeros_like(rows))
+    for state in range(test.layout.states):
+        embedding = test.embedding_at(rows, np.full_like(rows, state))
+        path = [test.layout.path(state)] * len(test)
+        cost = test.cost[:, state].tolist()
+        live = loaded.decide_each(embedding, path, cost, test.datasets, roots)
+        np.testing.assert_allclose(live, trained.probabilities(test)[:, state], atol=1e-5)
+        loaded.rank_each(embedding, path, cost, live, test.datasets, roots)
+    sweep = train_sweep(tree, GRID, OBJECTIVE, MEAN, 0)
+    save_checkpoint(sweep, tmp_path / "many")
+    again = load_checkpoint(tmp_path / "many")
+    assert not isinstance(again, TrainedRouter)
+    for alpha in (*GRID, 0.02):
+        expected = sweep.at(alpha).probabilities(test)
+        np.testing.assert_array_equal(again.at(alpha).probabilities(test), expected)
+
+
+@each_class
+def test_expected_rewards_leave_the_query_out(tree: RouteTree, config: TableConfig) -> None:
+    """As if the table had been made without it, with the same groups and the same pooling."""
+    trained = train(tree, OBJECTIVE, config, 0)
+    assert isinstance(trained.router, TableRouter)
+    table = trained.router.table
+    learned = tree.select(np.flatnonzero(np.isin(tree.splits, ("train", "validation"))))
+    found = trained.router.rewards(learned)
+    rows = np.arange(len(learned))
+    roots = learned.embedding_at(rows, np.zeros_like(rows))
+    group = table.row_of(learned.datasets, roots)
+    reward = learned.node_reward(ALPHA)[:, table.route]
+    for query in (0, 57, len(learned) - 1):
+        others = rows != query
+        of_group = others & (group == group[query])
+        count = of_group.sum()
+        share = count / (count + table.pooling)
+        mean = reward[others].mean(axis=0)
+        mean = mean + share * (reward[of_group].mean(axis=0) - mean)
+        expected = mean.reshape(3, 3).max(axis=1)  # of the first calls
+        np.testing.assert_allclose(found[query, 0], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("queries", [2, 3])
+def test_few_questions_give_a_mean_that_is_a_constant(queries: int) -> None:
+    few = replace(random_tree(Layout.full(3, 2), queries, seed=4), encoder="planted")
+    shipped = with_fallback(train(few, OBJECTIVE, MEAN, 0), few, Repetition())
+    assert shipped.constant is not None
+    assert len(shipped.outcome(few).quality) == queries
+
+
+def test_a_mean_learns_where_calls_have_draws_and_queries_lack_routes() -> None:
+    ragged, objective = ragged_fold(2, True)
+    trained = train(ragged, objective, MEAN, 0)
+    legal = LegalActions.of(ragged, trained.actions).table
+    chosen = trained.probabilities(ragged) > 0
+    assert not chosen[~legal & legal.any(axis=2, keepdims=True)].any()
+    assert np.isfinite(trained.outcome(ragged).reward(objective.alpha)).all()
