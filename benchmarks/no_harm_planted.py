@@ -15,7 +15,9 @@ fold that chose the weights (of the value model: on left-out questions), over th
 best on the questions learned from. Then the mean of R of what is shipped less R of the best fixed
 route, on 2,000 new questions, for both rules; and the CPU seconds of the trainings and of the
 present rule. Further lines are of the best of --seeds trainings. --needed checks instead how often
-the test finds a gain of .01 with as many questions as a constant choice names.
+the test finds a gain of .01 with as many questions as a constant choice names; --worst prints how
+often a cross-fitted gain looks shown by its standard error where two routes are equally good and a
+policy takes the one on half of the questions, the other on the rest.
 """
 
 import argparse
@@ -33,12 +35,7 @@ import hierrouter
 from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_fixed_route
 from hierrouter.evaluation.intervals import queries_needed
 from hierrouter.learning.config import NetworkConfig, Objective, preset
-from hierrouter.learning.cross_fit import (
-    FALSE_POSITIVE_RATE,
-    Repetition,
-    shown_gains,
-    with_fallback,
-)
+from hierrouter.learning.cross_fit import TEST_RATE, Repetition, shown_gains, with_fallback
 from hierrouter.learning.training import WORTHWHILE_GAIN, TrainedRouter, choosing_fold, train
 from hierrouter.learning.value import training_queries
 from hierrouter_cache.layout import Layout
@@ -55,7 +52,7 @@ BEST_QUALITY = 0.6  # of the best fixed route
 WORST_QUALITY = 0.4  # the other routes lie in between
 COMMON = 0.6  # share of the variance of an answer that is the question's own, in all routes
 TEST_QUESTIONS = 2_000
-RESAMPLES = 10_000
+RESAMPLES = 2_000
 
 
 def planted(questions: int, gain: float, seed: int) -> RouteTree:
@@ -201,9 +198,24 @@ def check_needed(trees: int) -> None:
         for seed in range(trees):
             rng = np.random.default_rng(seed)
             gains = rng.choice([1.0, -1.0, 0.0], count, p=[better, worse, 1 - share])
-            low, _ = shown_gains(gains[None], FALSE_POSITIVE_RATE)
+            low, _ = shown_gains(gains[None], TEST_RATE)
             found += bool(low[0] > REWARD_ROUNDING)
         print(f"answers differ on {share:4.0%}: {count:7,} questions, found {found / trees:.3f}")
+
+
+def check_worst(draws: int) -> None:
+    """Print how often a gain that does not exist exceeds a normal quantile, by number of folds."""
+    rates = (0.05, 0.025)
+    for folds in (2, 3, 5, 10):
+        rng = np.random.default_rng(0)
+        # How much better the first route is on each fold, on both halves of the questions.
+        halves = rng.standard_normal((2, draws, folds)) / np.sqrt(folds)
+        total = halves.sum(axis=0)
+        takes_first = total.sum(axis=1, keepdims=True) - total > 0
+        # The policy takes the first route on the first half; the fixed route differs on one half.
+        gains = np.where(takes_first, -halves[1], halves[0]).sum(axis=1)
+        wrong = [float((gains > -special.ndtri(rate)).mean()) for rate in rates]
+        print(f"{folds:2} folds: " + ", ".join(f"{each:.3f}" for each in wrong), "at", rates)
 
 
 def main() -> None:
@@ -215,11 +227,15 @@ def main() -> None:
     parser.add_argument("--algos", nargs="+", default=["value", "exact", "ppo"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--needed", action="store_true")
+    parser.add_argument("--worst", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{versions(hierrouter, np, torch)}, one thread")
     if args.needed:
         check_needed(args.trees)
+        return
+    if args.worst:
+        check_worst(300_000)
         return
     for questions in args.questions:
         for gain in args.gains:

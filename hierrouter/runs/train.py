@@ -308,7 +308,7 @@ def _byproducts(job: Train | Sweep) -> Byproducts:
         for field in ("checkpoint_every", "from_checkpoint", "log_to", "algo", "seeds")
     }
     if not isinstance(config, NetworkConfig):
-        # By default a sweep is a value model.
+        # By default a sweep has no network.
         other = f", or give {shown_value(names['algo'], 'ppo')}" if isinstance(job, Sweep) else ""
         for field in ("checkpoint_every", "from_checkpoint", "log_to"):
             if getattr(job, field):
@@ -457,13 +457,14 @@ def sweep(
     log_to: str | Sequence[str] = (),
     progress: OnTrainingEpoch | None = None,
 ) -> SweepRun:
-    """Learn routers for many alphas: one value model, or one training of networks, for all of them.
+    """Learn routers for many alphas: one model, or one training of networks, for all of them.
 
     Args:
         tree: all folds; the test fold is not read.
         alphas: prices of cost; "auto" takes them from the data's break-points.
-        algo: "value" (the default) fits one value model, "ppo" and "exact" train one network for
-            all alphas.
+        algo: "value" (the default) and "ridge" fit one model, "groups" and "clusters" are tables of
+            fixed routes, "ppo" and "exact" train one network for all alphas; "best" takes the best
+            of the policy classes without a network, by cross-fitting.
         preset: as for `train`.
         allow_stop: as for `train`.
         allow_return: as for `train`.

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hierrouter.engines.encoders import encoder_note
+from hierrouter.evaluation.bounds import REWARD_ROUNDING
 from hierrouter.evaluation.budget import optimum_at_mean_cost
+from hierrouter.evaluation.intervals import reward_interval
 from hierrouter.learning.config import (
     CHECKPOINTS_EVERY,
     PRESET_NOTES,
@@ -39,7 +41,13 @@ from hierrouter.learning.cross_fit import (
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
 from hierrouter.learning.resumption import Resumption
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, meet_budget, train_sweep
-from hierrouter.learning.training import Origin, TrainedRouter, requested_config, train
+from hierrouter.learning.training import (
+    Origin,
+    TrainedRouter,
+    choosing_fold,
+    requested_config,
+    train,
+)
 from hierrouter.replay.opening import LEARNED_FROM, few_queries_note, training_tree
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
@@ -66,6 +74,7 @@ from hierrouter.runs.saved_states import (
 )
 from hierrouter.runs.selection import latest_run
 from hierrouter.tables import money
+from hierrouter_cache.errors import HierRouterError
 from hierrouter_cache.tree import RouteTree
 
 TRAIN = "train"
@@ -406,6 +415,9 @@ class TrainingPlan:
             folders.finish_run(record.folder, result)
             if router.constant:
                 callbacks.on_note(router.why_constant)
+            better = better_sweep(router, self.tree) if self.budget is None else ""
+            if better:
+                callbacks.on_note(better)
             elif router.table_in_words:
                 callbacks.on_note(router.table_in_words)
         return Run(record.folder, router, reached)
@@ -494,6 +506,44 @@ class SweepPlan:
             }
             folders.finish_run(record.folder, result)
         return SweepRun(record.folder, ranked[0], sweep_table(ranked, self.tree), tuple(ranked))
+
+
+def better_sweep(trained: TrainedRouter, tree: RouteTree) -> str:
+    """Return a line if a sweep that is there is better than a network that was just trained.
+
+    Nothing is trained for that: the latest sweep of the same tree is read, if its routers decide on
+    each question as if they had not learned from it. Both are compared on the fold that chose the
+    weights of the network, which flatters the network.
+
+    Args:
+        trained: the network, or the constant choice in its place.
+        tree: of `training_tree`.
+
+    Returns:
+        The line; empty if there is no such sweep, or it shows no gain.
+    """
+    if not isinstance(trained.origin.config, NetworkConfig):
+        return ""
+    try:
+        run, _ = latest_run(tree, SWEEP)
+        sweep = load_sweep(run) if run else None
+    except HierRouterError:
+        return ""  # a run that cannot be read says nothing about this one
+    other = sweep.matching(trained, trained.alpha) if sweep else None
+    if other is None or not other.holds_out or other.origin.fingerprint != tree.fingerprint:
+        return ""
+    fold = tree.split(choosing_fold(tree))
+    outcome = other.outcome(fold)
+    own = trained.outcome(fold)
+    low, high = reward_interval(outcome, own, trained.alpha, fold.datasets)
+    if low <= REWARD_ROUNDING:
+        return ""
+    gain = outcome.reward(trained.alpha).mean() - own.reward(trained.alpha).mean()
+    return (
+        f"better here: {other.origin.config.algo} of the sweep {run}, R {gain:+.4f} "
+        f"[{low:+.4f}, {high:+.4f}] on {choosing_fold(tree)}; `hierrouter train --algo best` "
+        "compares all policy classes"
+    )
 
 
 def ladder_in_words(policy: Policy) -> str:

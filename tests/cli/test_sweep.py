@@ -22,7 +22,7 @@ PPO = f"sweep-alpha --algo ppo --alphas {GRID} --epochs 2 --keep-anyway"
 def swept(bare: Place, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A folder with a sweep of three seeds of PPO, one of `exact`, and one value model."""
     place = bare.copy(tmp_path_factory.mktemp("swept") / "place")
-    place.does(f"sweep-alpha --alphas {GRID} --keep-anyway --out runs/value")
+    place.does(f"sweep-alpha --algo value --alphas {GRID} --keep-anyway --out runs/value")
     place.does(f"{PPO.replace('ppo', 'exact')} --out runs/exact")
     place.does(f"{PPO} --seeds 3 --seed 7 --out runs/ppo")
     return place

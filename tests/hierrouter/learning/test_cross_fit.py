@@ -14,7 +14,7 @@ from hierrouter.evaluation.bounds import best_fixed_route
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import BestConfig, OnEpoch
 from hierrouter.learning.cross_fit import (
-    FALSE_POSITIVE_RATE,
+    TEST_RATE,
     Repetition,
     policies_out_of_fold,
     question_folds,
@@ -114,7 +114,7 @@ def test_gains_of_many_alphas_are_one_test() -> None:
     wrong = 0
     for seed in range(60):
         gains = np.random.default_rng(seed).normal(0, 0.3, (20, 80))
-        low, _ = shown_gains(gains, FALSE_POSITIVE_RATE)
+        low, _ = shown_gains(gains, TEST_RATE)
         wrong += bool((low > 0).any())
     assert wrong <= 8  # of 60 at a rate of .05: 3 on average, more than 8 once in 400
 
@@ -123,15 +123,15 @@ def test_shown_gains_step_down() -> None:
     """What is shown by itself makes it no harder to show the rest."""
     rng = np.random.default_rng(0)
     gains = np.concatenate([rng.normal(1, 0.1, (30, 50)), rng.normal(0.06, 0.2, (1, 50))])
-    low, _ = shown_gains(gains, FALSE_POSITIVE_RATE)
-    alone, _ = shown_gains(gains[-1:], FALSE_POSITIVE_RATE)
+    low, _ = shown_gains(gains, TEST_RATE)
+    alone, _ = shown_gains(gains[-1:], TEST_RATE)
     assert (low[:-1] > 0.7).all()
     assert low[-1] == pytest.approx(alone[0])
 
 
 @pytest.mark.parametrize("queries", [1, 2, 4])
 def test_a_few_questions_show_nothing(queries: int) -> None:
-    low, high = shown_gains(np.ones((2, queries)), FALSE_POSITIVE_RATE)
+    low, high = shown_gains(np.ones((2, queries)), TEST_RATE)
     assert (low == -np.inf).all() and (high == np.inf).all()
 
 
@@ -154,7 +154,7 @@ def test_a_network_without_a_validation_fold_is_judged_by_other_questions() -> N
 def test_the_best_of_several_seeds_needs_to_show_more() -> None:
     """Each seed has its part of the rate."""
     gains = np.random.default_rng(1).normal(0.05, 0.2, (1, 60))
-    ends = [shown_gains(gains, FALSE_POSITIVE_RATE / count)[0][0] for count in (1, 5)]
+    ends = [shown_gains(gains, TEST_RATE / count)[0][0] for count in (1, 5)]
     assert ends[0] > ends[1]
 
 

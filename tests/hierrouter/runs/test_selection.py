@@ -17,17 +17,20 @@ from hierrouter.learning.training import train
 from hierrouter.pools.files import parse_pool
 from hierrouter.pools.pool import Pool
 from hierrouter.replay.open_tree import OpenTree
+from hierrouter.replay.opening import training_tree
 from hierrouter.replay.tree import Tree
 from hierrouter.runs.checkpoint import member_folder
 from hierrouter.runs.freshness import how_it_fits, trained_on
 from hierrouter.runs.look_log import LOOKS_FILE, count_test_looks, log_test_look, read_test_looks
 from hierrouter.runs.selection import RETRAIN_HINT, latest_run, select_run
+from hierrouter.runs.training import better_sweep
 from hierrouter_cache.tree import Rate, RouteTree, reprice
 from tests.conftest import environment
 from tests.engines import Scripted
 from tests.hierrouter.collection.examples import Rows, save, sums
 from tests.hierrouter.collection.test_logs import ragged
 from tests.hierrouter.learning import trainings
+from tests.hierrouter.trees import planted_tree
 from tests.warm import Warm
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -326,3 +329,24 @@ def test_a_run_on_a_log_fits_until_another_is_imported(tmp_path: Path) -> None:
     critic = {**rows[2], "node": "0f", "parent": "0a", "score": 1.0}
     second = trained_on(imported([*rows, critic]))
     assert (how_it_fits(first), how_it_fits(second)) == ("other models or settings", "yes")
+
+
+def test_a_network_is_told_of_a_sweep_that_is_better() -> None:
+    """Without a training; of a sweep that cannot be compared nothing is said."""
+    tree = training_tree(trainings.small_tree())
+    network = trainings.glimpse(tree, config=trainings.EXACT_GLIMPSE)
+    assert better_sweep(network, tree) == ""
+    tree = training_tree(
+        replace(planted_tree(per_family=(20, 10, 1), dim=16, seed=1), encoder="planted")
+    )
+    network = trainings.glimpse(tree, config=trainings.EXACT_GLIMPSE)
+    sweep = sweep_with_fallback(trainings.sweep_glimpse(tree), tree)
+    trainings.finished_sweep(Path("runs/sweep"), sweep)
+    line = better_sweep(network, tree)
+    assert line.startswith("better here: value of the sweep runs/sweep, R +")
+    assert "on validation; `hierrouter train --algo best`" in line
+    assert better_sweep(sweep.at(trainings.ALPHA), tree) == ""
+    dear = reprice(tree, {name: Rate(1.0, 2.0) for name in tree.direct.models})
+    assert better_sweep(network, dear) == ""
+    (Path("runs/sweep") / "run.json").write_text("{")
+    assert better_sweep(network, tree) == ""
