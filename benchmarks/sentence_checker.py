@@ -1426,7 +1426,7 @@ def _clusters(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     table = trained.router.table
     yield number(match["clusters"], table.groups, "the number of clusters")
     names = {trained.actions.layout.name(int(node), trained.origin.models) for node in table.best}
-    for part in match["routes"].split("; "):
+    for part in re.split("(?<=%); ", match["routes"]):  # a name may have "; " in it
         route = re.sub(r" for [\d]+%$", "", part)
         known = route in names or bool(re.fullmatch(r"[\d,]+ more routes", part))
         yield Claim("name", known, f"{names}")
