@@ -744,7 +744,9 @@ class _Candidates:
 
 def _share(count: Integers, pooling: float) -> Floats:
     """float64[...]: the weight of a group's own mean, by its number of questions."""
-    return np.divide(count, count + pooling, out=np.zeros(np.shape(count)), where=count > 0)
+    total = count.astype(np.float64) + pooling
+    share: Floats = count / np.where(total > 0, total, 1.0)
+    return share
 
 
 def _sums(values: Floats, group: Integers) -> tuple[Floats, Integers]:
