@@ -583,7 +583,7 @@ def build_ppo(
         tree_advantages: computes the advantages; None has Tianshou estimate them.
     """
     actor: Any = Actor(trunk)  # it has what Tianshou calls, but not Tianshou's base class
-    algorithm = (TreePPO if tree_advantages else PPO)(
+    algorithm: Any = (TreePPO if tree_advantages else PPO)(
         policy=ActorPolicy(
             actor=actor,
             action_space=Discrete(trunk.router.shape.actions),
