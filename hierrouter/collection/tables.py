@@ -842,7 +842,7 @@ def _log_of_draws(draws_by_query: Iterable[Mapping[Route, list[Answer]]]) -> lis
                     _require_open(log[parent].answer if parent >= 0 else None, answer)
                 positions[path, number] = len(log)
                 verdicts = (0.0, 0.0) if answer.score is None else (answer.score, 1.0)
-                log.append(_LogRow(answer, path[-1], parent, 1, verdicts, place))
+                log.append(_LogRow(answer, answer.path[-1], parent, 1, verdicts, place))
     return log
 
 

@@ -723,7 +723,8 @@ class _Candidates:
         means = [
             np.take_along_axis(reward, choice[number, None], 1).mean() for choice in self._choices
         ]
-        return np.round(means, RANK_DIGITS)
+        rewards: Floats = np.array(means, np.float64)
+        return rewards.round(RANK_DIGITS)
 
     def _without_self(self, group: Integers, pooling: float) -> Integers:
         """int64[n]: the best route of each query's group, by the other queries."""

@@ -42,10 +42,10 @@ Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# The kernels by number: Gaussians, exp(-factor * squared distance), by their factor, and Laplace's.
-# The last two are so wide that a regression on them is nearly a linear one, of each action.
-LAPLACE = None
-KERNELS = (0.5, 2.0, LAPLACE, 0.1, 0.02)
+# The kernels by number: Gaussians, exp(-factor * squared distance), by their factor; None is
+# Laplace's. The last two are so wide that a regression on them is nearly a linear one, of each
+# action.
+KERNELS = (0.5, 2.0, None, 0.1, 0.02)
 # Strengths of the ridge to choose from; of equally good ones the first, strongest one is taken.
 KERNEL_RIDGES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 VARIANCE_POWER = 0.15  # weight of a direction of a text: its variance to this power
@@ -132,7 +132,7 @@ class KernelInputs:
         # Rounding may make the square of a small distance negative.
         squared_distance = np.maximum(squares - 2 * own_texts @ other_texts.T, 0)
         factor = KERNELS[kernel]
-        if factor is LAPLACE:
+        if factor is None:
             exponent = -np.sqrt(squared_distance)
         else:
             exponent = -factor * squared_distance
