@@ -221,7 +221,8 @@ def import_(
         seed: of the folds, if the file has none.
         prices: as in `open`.
         draw: what to make of several runs of one query: "first" takes the first one, "mean" its
-            text with the means of scores, tokens and seconds; None refuses them.
+            text with the means of scores, tokens and seconds, "all" keeps each as a draw of its
+            call; None refuses them.
         progress: called with ("check" or "import", done, total).
 
     Returns:
