@@ -176,7 +176,10 @@ def test_a_run_goes_on_as_on_the_command_line(
     flags: dict[str, Any] = {"alpha": ALPHA, "allow_stop": True, "epochs": 4}
     out = tmp_path / "again"
     run = hr.train(tree, **flags, out=out, progress=lambda *values: told.append(values))
-    assert [values[:3] for values in told] == [("train 0.3", done, 4) for done in (1, 2, 3, 4)]
+    labels = ["train 0.3", *(f"train 0.3, judged {fold}/3" for fold in (1, 2, 3))]
+    assert [values[:3] for values in told] == [
+        (label, done, 4) for label in labels for done in (1, 2, 3, 4)
+    ]
     same = ("--alpha", str(ALPHA), "--allow-stop", "--epochs", "4", "--out", run.folder)
     done = works(hierrouter("train", "--cache", "caches/mine", *same, cwd=place))
     assert f"train 0.3: already there, {run.folder}" in done.stderr

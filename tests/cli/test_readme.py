@@ -109,8 +109,8 @@ def test_how_much_of_the_pages_runs() -> None:
     """A page that is no longer found, or a block that is no longer read, would pass in silence."""
     shown = [page for page in pages.PAGES if pages.commands(page)]
     assert len(shown) == 19
-    assert sum(len(pages.blocks("bash", page)) for page in shown) == 50
-    assert sum(len(pages.commands(page)) for page in shown) == 95
+    assert sum(len(pages.blocks("bash", page)) for page in shown) == 51
+    assert sum(len(pages.commands(page)) for page in shown) == 96
     assert sum(len(pages.files(page)) for page in shown) == 12
     assert sum(len(pages.blocks("python", page)) for page in pages.PAGES) == 26
 
