@@ -6,11 +6,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
+from hierrouter.learning.config import (
+    ExactConfig,
+    Objective,
+    PPOConfig,
+    TrainConfig,
+    ValueConfig,
+    ignore_epoch,
+)
+from hierrouter.learning.cross_fit import Repetition
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.runs.checkpoint import member_folder, policy_record, save_checkpoint
 from hierrouter.runs.folders import WEIGHTS, Record, file_digest, finish_run
+from hierrouter.runs.training import Training
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree
 
@@ -66,3 +75,10 @@ def digest(trained: TrainedRouter | TrainedSweep, folder: Path) -> str:
     """Of a checkpoint's bytes."""
     save_checkpoint(trained, folder)
     return file_digest(folder / WEIGHTS)
+
+
+def digest_of_shipped(training: Training, folder: Path) -> str:
+    """Of the bytes of what a training on the small tree ships, as do no harm decides."""
+    tree = small_tree()
+    policy = training.fit(tree, ignore_epoch)
+    return digest(training.shipped(policy, tree, Repetition().context), folder)

@@ -138,7 +138,7 @@ def test_the_tables_show_what_the_values_say() -> None:
     assert shown == {name: f"{reward:.4f}" for name, reward in rewards.items()}
     regret = next(table for title, table in tables.items() if title.startswith("Regret"))
     assert regret.cell_texts()[-1][1] == f"{report.regret[-1].whole:.4f}"
-    assert ladder.note.startswith("In hindsight the best route of each query earns R ")
+    assert ladder.note.startswith("In hindsight the best direct call of each query has R ")
 
 
 def depths(*nodes: int) -> tuple[Row, ...]:

@@ -25,7 +25,7 @@ from hierrouter.runs.training import Byproducts, RunCallbacks, Training, load_or
 from hierrouter_cache.errors import InputError, WorldError
 from tests.conftest import SOURCES, spawned, works
 from tests.hierrouter.learning import trainings
-from tests.hierrouter.learning.trainings import OBJECTIVE, digest, small_tree
+from tests.hierrouter.learning.trainings import OBJECTIVE, digest_of_shipped, small_tree
 
 PPO = replace(trainings.GLIMPSE, epochs=5, evaluate_every=2)
 TRAINING = Training(OBJECTIVE, PPO, 3)
@@ -95,7 +95,7 @@ def test_tensorboard_has_the_curve(tmp_path: Path) -> None:
 
 
 def test_a_log_changes_no_byte_of_the_policy(tmp_path: Path) -> None:
-    expected = digest(TRAINING.fit(small_tree(), lambda *_: None), tmp_path / "without")
+    expected = digest_of_shipped(TRAINING, tmp_path / "without")
     logged(tmp_path / "with", "csv", "tensorboard")
     assert file_digest(tmp_path / "with" / WEIGHTS) == expected
 
@@ -138,7 +138,7 @@ def test_a_log_that_fails_ends_no_training(tmp_path: Path, monkeypatch: pytest.M
         raise RuntimeError("cannot close")
 
     monkeypatch.setattr(curve_logs, "OPENERS", {**OPENERS, "mlflow": failing})
-    expected = digest(TRAINING.fit(small_tree(), lambda *_: None), tmp_path / "without")
+    expected = digest_of_shipped(TRAINING, tmp_path / "without")
     curve, notes = logged(tmp_path / "run", "mlflow", "csv")
     assert read_csv(tmp_path / "run") == curve
     assert file_digest(tmp_path / "run" / WEIGHTS) == expected

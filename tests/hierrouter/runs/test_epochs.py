@@ -36,7 +36,7 @@ from hierrouter.runs.train import Train
 from hierrouter.runs.training import Byproducts, RunCallbacks, Training, load_or_train
 from hierrouter_cache.errors import InputError
 from tests.hierrouter.learning import trainings
-from tests.hierrouter.learning.trainings import OBJECTIVE, digest, small_tree
+from tests.hierrouter.learning.trainings import OBJECTIVE, digest_of_shipped, small_tree
 
 SEED = 3
 PPO = replace(trainings.GLIMPSE, epochs=7, evaluate_every=2, entropy_end=0.0)
@@ -60,9 +60,8 @@ def finish(folder: Path) -> Record:
 
 @pytest.mark.parametrize("config", [PPO, EXACT], ids=["ppo", "exact"])
 def test_from_every_checkpoint_to_the_same_bytes(config: NetworkConfig, tmp_path: Path) -> None:
-    without = Training(OBJECTIVE, config, SEED).fit(small_tree(), lambda *_: None)
+    expected = digest_of_shipped(Training(OBJECTIVE, config, SEED), tmp_path / "without")
     kept(config, tmp_path / "run")
-    expected = digest(without, tmp_path / "without")
     assert file_digest(tmp_path / "run" / WEIGHTS) == expected
     checkpoints = epoch_folders(tmp_path / "run")
     assert list(checkpoints) == [2, 4, 6]
@@ -151,7 +150,7 @@ def test_an_interrupted_training_goes_on_from_its_last_checkpoint(tmp_path: Path
             raise Interruption
 
     training = Training(OBJECTIVE, PPO, SEED)
-    expected = digest(training.fit(small_tree(), lambda *_: None), tmp_path / "whole")
+    expected = digest_of_shipped(training, tmp_path / "whole")
     with pytest.raises(Interruption):
         load_or_train(training, small_tree(), tmp_path / "run", RunCallbacks.of(stop), EVERY_TWO)
     assert list(epoch_folders(tmp_path / "run")) == [2, 4]
@@ -314,7 +313,7 @@ def kept_sweep(algo: str, folder: Path, byproducts: Byproducts = EVERY_TWO) -> l
 def test_a_sweep_goes_on_from_every_checkpoint_to_the_same_bytes(algo: str, tmp_path: Path) -> None:
     config = SWEEP_CONFIGS[algo]
     training = Training(OBJECTIVE, config, SEED, trainings.GRID)
-    expected = digest(training.fit(small_tree(), lambda *_: None), tmp_path / "without")
+    expected = digest_of_shipped(training, tmp_path / "without")
     assert kept_sweep(algo, tmp_path / "run") == []
     assert file_digest(tmp_path / "run" / WEIGHTS) == expected
     checkpoints = epoch_folders(tmp_path / "run")
