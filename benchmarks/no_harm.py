@@ -16,7 +16,7 @@ shipped router is worse than the best single choice: if its interval is below 0.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +88,39 @@ def routers(
     return [with_fallback(router, tree, Repetition()) for router in routers]
 
 
+def alphas_of(tree: RouteTree, count: int, allow_stop: bool = False) -> list[float]:
+    """0 and quantiles of the values at which a policy may change."""
+    points = policy_break_points(tree, allow_stop)
+    # Without the largest points, which are due to rounding.
+    levels = np.arange(1, count) / count
+    return [0.0, *np.quantile(points, levels).tolist()]
+
+
+def held_out(
+    tree: RouteTree, folds: int, questions: int | None = None
+) -> Iterator[tuple[NDArray[np.bool_], RouteTree, RouteTree]]:
+    """Hold out each fold of the questions once.
+
+    Args:
+        tree: the questions.
+        folds: how many; they are drawn at random.
+        questions: learned from in each fold; None is all others.
+
+    Yields:
+        bool[questions], which ones are held out; the tree to learn from, of which one fold is
+        "validation"; the tree that is held out.
+    """
+    fold_of = np.random.default_rng(0).permutation(len(tree)) % folds
+    for fold in range(folds):
+        is_tested = fold_of == fold
+        shuffled = np.random.default_rng(fold).permutation(np.flatnonzero(~is_tested))
+        rows = np.sort(shuffled[:questions])
+        splits = np.where(fold_of[rows] == (fold + 1) % folds, "validation", "train")
+        learned = replace(tree.select(rows), splits=tuple(splits.tolist()))
+        tested = tree.select(np.flatnonzero(is_tested))
+        yield is_tested, learned, replace(tested, splits=("test",) * len(tested))
+
+
 def interval_of(differences: Floats) -> tuple[float, float]:
     """Return the interval of the mean of differences, float64[questions]."""
     return interval(differences, 2_000, rng=np.random.default_rng(0))
@@ -116,11 +149,7 @@ def main() -> None:
     selection = OpenTree(encoder=args.encoder, scorer=args.scorer, prices=prices)
     tree = replace(selection, cache=args.cache).run()
     objective = Objective(0.0, args.allow_stop)
-    points = policy_break_points(tree, args.allow_stop)
-    # Without the largest points, which are due to rounding.
-    levels = np.arange(1, args.alphas) / args.alphas
-    alphas = [0.0, *np.quantile(points, levels).tolist()]
-    fold_of = np.random.default_rng(0).permutation(len(tree)) % args.folds
+    alphas = alphas_of(tree, args.alphas, args.allow_stop)
     print(f"{len(tree)} questions, {args.folds} folds")
     harms = 0
     for algo in args.algos:
@@ -130,15 +159,7 @@ def main() -> None:
         less_constant = np.empty(shape)
         learner_less_constant = np.empty(shape)
         constants = np.zeros(len(alphas), np.int64)
-        for fold in range(args.folds):
-            is_tested = fold_of == fold
-            shuffled = np.random.default_rng(fold).permutation(np.flatnonzero(~is_tested))
-            rows = np.sort(shuffled[: args.questions])
-            learned = tree.select(rows)
-            tested = tree.select(np.flatnonzero(is_tested))
-            splits = np.where(fold_of[rows] == (fold + 1) % args.folds, "validation", "train")
-            learned = replace(learned, splits=tuple(splits.tolist()))
-            tested = replace(tested, splits=("test",) * len(tested))
+        for is_tested, learned, tested in held_out(tree, args.folds, args.questions):
             for number, router in enumerate(routers(algo, learned, alphas, objective)):
                 alpha = alphas[number]
                 single, constant = constant_rewards(learned, tested, alpha, args.allow_stop)

@@ -24,12 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from measuring import versions
-from no_harm import Floats, mean_text
+from no_harm import Floats, alphas_of, held_out, mean_text
 
 import hierrouter
 import hierrouter as hr
 from hierrouter.evaluation.bounds import best_fixed_route, best_route_per_dataset
-from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.learning.baselines.registry import one_thread
 from hierrouter.learning.config import NetworkConfig, Objective, training_config
 from hierrouter.learning.sweep import train_sweep
@@ -293,11 +292,7 @@ def main() -> None:
     print(versions(hierrouter, np))
     for pool in args.pools:
         tree = tree_of(POOLS[pool](args.data))
-        points = policy_break_points(tree)
-        # Without the largest points, which are due to rounding.
-        levels = np.arange(1, args.alphas) / args.alphas
-        alphas = [0.0, *np.quantile(points, levels).tolist()]
-        fold_of = np.random.default_rng(0).permutation(len(tree)) % args.folds
+        alphas = alphas_of(tree, args.alphas)
         models = len(tree.models)
         sets = len(set(tree.datasets))
         print(f"\n{pool}: {len(tree):,} questions of {sets} data sets, {models} models")
@@ -306,14 +301,7 @@ def main() -> None:
         for algo in args.algos:
             difference = np.empty((len(alphas), len(tree)))
             seconds = 0.0
-            for fold in range(args.folds):
-                is_tested = fold_of == fold
-                shuffled = np.random.default_rng(fold).permutation(np.flatnonzero(~is_tested))
-                rows = np.sort(shuffled[: args.questions])
-                splits = np.where(fold_of[rows] == (fold + 1) % args.folds, "validation", "train")
-                learned = replace(tree.select(rows), splits=tuple(splits.tolist()))
-                tested = tree.select(np.flatnonzero(is_tested))
-                tested = replace(tested, splits=("test",) * len(tested))
+            for is_tested, learned, tested in held_out(tree, args.folds, args.questions):
                 started = time.process_time()
                 with one_thread():
                     found = rewards(algo, learned, tested, alphas)

@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from measuring import versions
+from no_harm import held_out
 from numpy.typing import NDArray
 
 import hierrouter as hr
@@ -126,17 +127,6 @@ def tree_of(rows: Iterator[dict[str, Any]], pool: dict[str, tuple[float, float]]
         return hr.open(cache, scorer="accuracy", encoder="hashed-ngrams", prices=prices)
 
 
-def parts_of(tree: RouteTree, parts: int) -> NDArray[np.int64]:
-    """Draw the part of each question, int64[questions]; of each data set equally many."""
-    part = np.empty(len(tree), np.int64)
-    rng = np.random.default_rng(0)
-    datasets = np.array(tree.datasets)
-    for dataset in dict.fromkeys(tree.datasets):
-        rows = np.flatnonzero(datasets == dataset)
-        part[rows] = rng.permutation(len(rows)) % parts
-    return part
-
-
 def hull_of(tree: RouteTree) -> Hulls:
     """The upper hull of the models, each at its mean cost and Q."""
     calls = single_calls(tree)
@@ -149,14 +139,6 @@ def grid_of(tree: RouteTree, count: int) -> list[float]:
     slopes = hull_of(tree).slope
     grid: list[float] = np.geomspace(slopes.min() / 4, slopes.max() * 4, count).tolist()
     return grid
-
-
-def learning_tree(tree: RouteTree, part: NDArray[np.int64], tested: int) -> RouteTree:
-    """The questions of all parts but one, of which the next one validates."""
-    rows = np.flatnonzero(part != tested)
-    is_validation = part[rows] == (tested + 1) % (part.max() + 1)
-    splits = np.where(is_validation, "validation", "train").tolist()
-    return replace(tree.select(rows), splits=tuple(splits))
 
 
 def swept(tree: RouteTree, alphas: Sequence[float], config: TrainConfig) -> TrainedSweep:
@@ -184,23 +166,20 @@ class Routed:
 
 def route_all(tree: RouteTree, alphas: Sequence[float], config: TrainConfig, parts: int) -> Routed:
     """Route each part of the questions by routers that have learned from the others."""
-    part = parts_of(tree, parts)
     shape = (len(alphas), len(tree))
     routed = Routed(np.empty(shape), np.empty(shape), np.empty(shape))
     depth = tree.layout.depth()
-    for tested in range(parts):
-        rows = np.flatnonzero(part == tested)
-        fold = replace(tree.select(rows), splits=("test",) * len(rows))
-        sweep = swept(learning_tree(tree, part, tested), alphas, config)
+    for part, (is_tested, learned, fold) in enumerate(held_out(tree, parts), 1):
+        sweep = swept(learned, alphas, config)
         for number, router in enumerate(map(sweep.at, alphas)):
             outcome = router.outcome(fold)
-            routed.quality[number, rows] = outcome.quality
-            routed.cost[number, rows] = outcome.cost
+            routed.quality[number, is_tested] = outcome.quality
+            routed.cost[number, is_tested] = outcome.cost
             endings = router.endings(fold)[:, : len(depth)]
-            routed.calls[number, rows] = endings @ depth
+            routed.calls[number, is_tested] = endings @ depth
         constants = sum(constant is not None for constant in sweep.constants)
         print(
-            f"part {tested + 1} of {parts}: {sweep.origin.config.algo}, "
+            f"part {part} of {parts}: {sweep.origin.config.algo}, "
             f"a constant at {constants} of {len(alphas)} alphas",
             flush=True,
         )
