@@ -28,7 +28,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -508,21 +508,34 @@ def policy_row(
 VERBS = {"calling": ("single", "reference"), "taking": ("route",)}
 
 
+def beside_fixed(
+    match: re.Match[str], figures: Figures
+) -> Generator[Claim, None, Mapping[str, Any] | None]:
+    """Yield the claims on the router and on the fixed choice it is compared with; return its row.
+
+    Args:
+        match: has the groups `own`, `verb`, `policy` and `other`.
+        figures: of the report.
+    """
+    assert figures.router is not None
+    yield from facts(match, "own", figures.router, figures)
+    claim, row = policy_row(figures, match["policy"], VERBS[match["verb"]])
+    yield claim
+    if row is not None:
+        yield from facts(match, "other", row, figures)
+    return row
+
+
 @rule(
     "HierRouter is better than every fixed choice of one model or route: it ",
     f"{full('own')}; the best of these, always (?P<verb>calling|taking) "
     rf"(?P<policy>.+?), (?:it )?{short('other')}\.",
 )
 def _better(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
-    router = figures.router
-    assert router is not None
-    yield from facts(match, "own", router, figures)
-    claim, row = policy_row(figures, match["policy"], VERBS[match["verb"]])
-    yield claim
+    row = yield from beside_fixed(match, figures)
     if row is None:
         return
     yield Claim("best", figures.is_best(row, *FIXED_KINDS), "another fixed choice has a higher R")
-    yield from facts(match, "other", row, figures)
     for other in figures.of(FIXED_KINDS):
         relation = figures.relation(other)
         yield Claim("better", relation == 2, f"of {other['policy']} it is {relation}")
@@ -543,14 +556,9 @@ RELATIONS = {
     rf"(?P=policy) {short('other')}\.",
 )
 def _relation(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
-    router = figures.router
-    assert router is not None
-    yield from facts(match, "own", router, figures)
-    claim, row = policy_row(figures, match["policy"], VERBS[match["verb"]])
-    yield claim
+    row = yield from beside_fixed(match, figures)
     if row is None:
         return
-    yield from facts(match, "other", row, figures)
     said = RELATIONS[f"is {match['relation']}"]
     kind = {0: "open", 1: "better"}.get(said, "worse")
     yield Claim(kind, figures.relation(row) == said, f"it is {figures.relation(row)}")

@@ -60,7 +60,7 @@ from hierrouter.evaluation.intervals import (
     queries_needed,
     simultaneous_intervals,
 )
-from hierrouter.evaluation.outcome import FixedRoutes, Floats, Integers, Outcome
+from hierrouter.evaluation.outcome import Booleans, FixedRoutes, Floats, Integers, Outcome
 from hierrouter.learning.config import (
     BestConfig,
     Objective,
@@ -297,10 +297,21 @@ def with_fallback(
     questions = training_queries(tree)
     alphas = (router.alpha,)
     judged = _judged_gains(router, questions, alphas, lambda alpha: router, repetition)
-    if judged.low[0] > REWARD_ROUNDING:
-        return router
-    node, *others = rank_routes(questions, router.alpha, router.objective.ends_early)
-    return replace(router, constant=judged.constant(0, node, others))
+    return _with_constant(router, questions, judged)
+
+
+def _with_constant(
+    router: TrainedRouter, questions: RouteTree, judged: JudgedGains
+) -> TrainedRouter:
+    """The router with a constant choice if no gain was shown at its alpha.
+
+    Args:
+        router: without a constant choice.
+        questions: on which fixed routes are chosen.
+        judged: the gains at this alpha alone.
+    """
+    [constant] = judged.constants(questions, (router.alpha,), router.objective.ends_early)
+    return replace(router, constant=constant) if constant else router
 
 
 def sweep_with_fallback(
@@ -361,17 +372,12 @@ def _with_constants(
         alphas: where gains were judged, the grid among them.
         judged: the gains there.
     """
-    ends_early = sweep.objective.ends_early
-    constants: dict[float, Constant | None] = {}
-    for number, alpha in enumerate(alphas):
-        constants[alpha] = None
-        if judged.low[number] <= REWARD_ROUNDING:
-            node, *others = rank_routes(questions, alpha, ends_early)
-            constants[alpha] = judged.constant(number, node, others)
+    constants = judged.constants(questions, alphas, sweep.objective.ends_early)
+    by_alpha = dict(zip(alphas, constants, strict=True))
     return replace(
         sweep,
-        constants=tuple(constants[alpha] for alpha in sweep.alphas),
-        fixed=FixedChoices(hull, alphas, tuple(constants.values())),
+        constants=tuple(by_alpha[alpha] for alpha in sweep.alphas),
+        fixed=FixedChoices(hull, alphas, constants),
     )
 
 
@@ -422,7 +428,42 @@ class JudgedGains:
         reach = np.array([-row_range.low for row_range in within])
         return cls(gains, low, high, is_cross_fitted, reach)
 
-    def constant(self, number: int, node: int, others: Sequence[int]) -> Constant:
+    @classmethod
+    def unknown(cls, gains: Floats, is_cross_fitted: bool) -> JudgedGains:
+        """Gains that show nothing, because there are no questions that can judge.
+
+        Args:
+            gains: float64[alphas, queries].
+            is_cross_fitted: see the attributes.
+        """
+        ends = np.full(len(gains), np.inf)
+        return cls(gains, -ends, ends, is_cross_fitted, np.zeros(len(gains)))
+
+    @property
+    def is_shown(self) -> Booleans:
+        """bool[alphas]: whether there is a gain."""
+        return self.low > REWARD_ROUNDING
+
+    def constants(
+        self, questions: RouteTree, alphas: Sequence[float], allow_stop: bool
+    ) -> tuple[Constant | None, ...]:
+        """Make the constant choice of each alpha; None where a gain is shown.
+
+        Args:
+            questions: on which fixed routes are chosen.
+            alphas: in the order of the gains.
+            allow_stop: whether routes of fewer than L calls count.
+        """
+        constants: list[Constant | None] = []
+        for number, alpha in enumerate(alphas):
+            if self.is_shown[number]:
+                constants.append(None)
+                continue
+            node, *others = rank_routes(questions, alpha, allow_stop)
+            constants.append(self._constant(number, node, others))
+        return tuple(constants)
+
+    def _constant(self, number: int, node: int, others: Sequence[int]) -> Constant:
         """Make the constant choice for an alpha, by its number; see `Constant`."""
         gains = self.gains[number]
         low = float(self.low[number])
@@ -481,16 +522,13 @@ def _judged_gains(
         judged = router.judging_fold(questions)
         compared = _compared(learned, judged, alphas, router_at, ends_early)
         first = JudgedGains.of(*compared, rate * share / looks, judged, router.holds_out)
-        if not repeats or (first.low > REWARD_ROUNDING).all():
+        if not repeats or first.is_shown.all():
             return first
         rate *= 1 - share
     if not repeats or repetition is None:
         # There are no questions but those that it learned from, and they show nothing.
         policies, routes = _compared(questions, questions, alphas, router_at, ends_early)
-        unknown = np.full(len(alphas), np.inf)
-        return JudgedGains(
-            policies.reward - routes.reward, -unknown, unknown, False, np.zeros(len(alphas))
-        )
+        return JudgedGains.unknown(policies.reward - routes.reward, is_cross_fitted=False)
     number = question_folds(questions, folds, router.origin.seed)
 
     def fit(fold: int, learned: RouteTree) -> Callable[[float], TrainedRouter]:
@@ -508,11 +546,10 @@ def _judged_gains(
     second = JudgedGains.of(policies, routes, rate, questions, is_cross_fitted=True)
     if first is None:
         return second
-    is_shown = first.low > REWARD_ROUNDING
     return replace(
         second,
-        low=np.where(is_shown, first.low, second.low),
-        high=np.where(is_shown, first.high, second.high),
+        low=np.where(first.is_shown, first.low, second.low),
+        high=np.where(first.is_shown, first.high, second.high),
     )
 
 
@@ -563,11 +600,9 @@ def train_best(
     chosen = contest.best
     router = train(tree, objective, config.configs[chosen], seed)
     router = replace(router, ladder=contest.ladder)
-    judged = contest.judged
-    if config.keep_anyway or judged.low[0] > REWARD_ROUNDING:
+    if config.keep_anyway:
         return router
-    node, *others = rank_routes(questions, objective.alpha, objective.ends_early)
-    return replace(router, constant=judged.constant(0, node, others))
+    return _with_constant(router, questions, contest.judged)
 
 
 def sweep_best(
@@ -652,9 +687,7 @@ class _Contest:
         if count < 2:
             # A single question cannot judge what was learned without it.
             nothing = np.zeros((len(alphas), len(questions)))
-            unknown = np.full(len(alphas), np.inf)
-            reach = np.zeros(len(alphas))
-            judged = JudgedGains(nothing, -unknown, unknown, True, reach)
+            judged = JudgedGains.unknown(nothing, is_cross_fitted=True)
             return cls(tuple((name, 0.0) for name in configs), config.names[0], judged)
         folds = question_folds(questions, count, seed)
         routes = routes_out_of_fold(questions, alphas, folds, ends_early)

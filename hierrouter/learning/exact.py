@@ -110,8 +110,8 @@ class ExactLearner:
             reward,
             self._config,
             progress,
-            _rows(self._weight, own),
-            None if self._weight is None else _rows(self._fold.presence, own),
+            rows_of(self._weight, own),
+            None if self._weight is None else rows_of(self._fold.presence, own),
         )
 
     def _loss_of_forest(self, query: Tensor) -> Tensor:
@@ -139,20 +139,20 @@ class ExactLearner:
             forest.actions,
             logits,
             legal,
-            _one_row(forest.rewards(self._reward)),
+            one_row(forest.rewards(self._reward)),
             self._config,
             steps_taken(self._adam) / self._total_steps,
-            _one_row(forest.weight),
-            _one_row(presence),
+            one_row(forest.weight),
+            one_row(presence),
         )
 
 
-def _one_row(values: NDArray[np.float64]) -> Tensor:
+def one_row(values: NDArray[np.float64]) -> Tensor:
     """float32[1, n]: the values of the only row of a forest."""
     return torch.from_numpy(values.astype(np.float32))[None]
 
 
-def _rows(values: NDArray[np.float64] | None, query: NDArray[np.int64]) -> Tensor | None:
+def rows_of(values: NDArray[np.float64] | None, query: NDArray[np.int64]) -> Tensor | None:
     """float32[n, nodes]: the values of some queries, if there are any values."""
     return None if values is None else torch.from_numpy(values[query].astype(np.float32))
 

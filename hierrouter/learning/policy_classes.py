@@ -40,7 +40,14 @@ from hierrouter.learning.config import (
     ValueConfig,
 )
 from hierrouter.learning.forward import softmax
-from hierrouter.learning.value import ValueModel, ValueRouter, fit, query_digests, training_queries
+from hierrouter.learning.value import (
+    ValueModel,
+    ValueRouter,
+    fit,
+    learned_rows,
+    query_digests,
+    training_queries,
+)
 from hierrouter.tables import safe_text
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -549,25 +556,6 @@ def nearest_centre(vectors: Array, centres: Array) -> Integers:
     squares = (centres.astype(np.float64) ** 2).sum(axis=1)
     distance = squares - 2 * vectors.astype(np.float64) @ centres.T.astype(np.float64)
     return distance.argmin(axis=1)
-
-
-def learned_rows(tree: RouteTree, fingerprint: str, learned: Integers) -> Integers:
-    """Find the queries that a policy learned from.
-
-    Args:
-        tree: the queries.
-        fingerprint: of the tree that it learned from.
-        learned: int64[n], ascending, their digests.
-
-    Returns:
-        int64[queries]: row of each query among those, or -1.
-    """
-    content, _, _ = fingerprint.rpartition("-")
-    if not len(learned) or tree.content != content:
-        return np.full(len(tree), -1)
-    digests = query_digests(tree)
-    row = np.searchsorted(learned, digests).clip(max=len(learned) - 1)
-    return np.where(learned[row] == digests, row, -1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,7 @@ from torch.distributions import Categorical
 
 from hierrouter.evaluation.outcome import Actions, Draws, LegalActions, ending_reward, has_holes
 from hierrouter.learning.config import EXACT_ADVANTAGES, ExactConfig, NetworkConfig, PPOConfig
-from hierrouter.learning.exact import ExactLearner, action_values
+from hierrouter.learning.exact import ExactLearner, action_values, one_row, rows_of
 from hierrouter.learning.forward import forced_probabilities
 from hierrouter.learning.network import (
     LearnerState,
@@ -459,10 +459,6 @@ class PolicyOnTrees:
         return values.flatten(0, 1)[position, action] - value, value
 
 
-def _as_float32(values: NDArray[np.float64]) -> Tensor:
-    return torch.from_numpy(np.asarray(values, np.float32))
-
-
 class TreeAdvantages:
     """The exact values of actions under the present policy, from the trees of visited queries.
 
@@ -504,12 +500,11 @@ class TreeAdvantages:
         fold = self._fold
         actions = fold.actions
         state = query[:, None] * actions.states + np.arange(actions.states)
-        weight = fold.tree.weight
         return PolicyOnTrees(
             actions=actions,
             policy=self._policy(state.ravel()).reshape(len(query), actions.states, -1),
-            reward=_as_float32(self._reward[query]),
-            weight=None if weight is None else _as_float32(weight[query % len(weight)]),
+            reward=torch.from_numpy(self._reward[query].astype(np.float32)),
+            weight=rows_of(fold.tree.weight, query % len(fold.tree)),
         )
 
     def _of_forest(
@@ -526,15 +521,15 @@ class TreeAdvantages:
         """
         forest = self._fold.forest(query)
         probabilities, chosen = forced_probabilities(forest.legal)
-        policy = _as_float32(probabilities)
-        policy[torch.from_numpy(chosen)] = self._policy(forest.state[chosen])
-        numbers = forest.state[1 : len(policy)]  # the first state is the draw of a query
+        policy = one_row(probabilities)
+        policy[0, torch.from_numpy(chosen)] = self._policy(forest.state[chosen])
+        numbers = forest.state[1 : policy.shape[1]]  # the first state is the draw of a query
         order = np.argsort(numbers)
         part = PolicyOnTrees(
             actions=forest.actions,
-            policy=policy[None],
-            reward=_as_float32(forest.rewards(self._reward))[None],
-            weight=_as_float32(forest.weight)[None],
+            policy=policy,
+            reward=one_row(forest.rewards(self._reward)),
+            weight=one_row(forest.weight),
         )
         return part, 1 + order[np.searchsorted(numbers, state, sorter=order)]
 

@@ -375,7 +375,7 @@ class ValueModel:
             cached: Array = self._cache[key]
             return cached
         tree = tree.with_layout(self.actions.layout)
-        row = self._learned_rows(tree)
+        row = learned_rows(tree, self.fingerprint, self.learned)
         new = np.flatnonzero(row < 0)
         learned = np.flatnonzero(row >= 0)
         values = np.empty((len(tree), *self.prediction_shape), np.float32)
@@ -402,7 +402,7 @@ class ValueModel:
         if len(legal.table) < len(tree):
             every_query = np.repeat(np.arange(len(tree)), len(every_node))
             every_node = np.tile(every_node, len(tree))
-        learned = self._learned_rows(tree)
+        learned = learned_rows(tree, self.fingerprint, self.learned)
         predictions = []
         with threadpool_limits(1):
             for position, regression in enumerate(self.positions):
@@ -490,15 +490,6 @@ class ValueModel:
             values[:, state, choices] = held_out
             induction.set_value(state, target, held_out.astype(np.float64))
         return values
-
-    def _learned_rows(self, tree: RouteTree) -> Integers:
-        """int64[queries]: row of each query among those that it learned from, or -1."""
-        content, _, _ = self.fingerprint.rpartition("-")
-        if not len(self.learned) or tree.content != content:
-            return np.full(len(tree), -1)
-        digests = query_digests(tree)
-        row = np.searchsorted(self.learned, digests).clip(max=len(self.learned) - 1)
-        return np.where(self.learned[row] == digests, row, -1)
 
     def interpolate(self, values: Array, alpha: float) -> Array:
         """[..., 2]: values at an alpha, from those at all knots, [..., K, 2]."""
@@ -904,6 +895,25 @@ def query_digests(tree: RouteTree) -> Integers:
         digest = hashlib.sha256(f"{dataset}\n{query}".encode()).digest()
         digests.append(int.from_bytes(digest[:8], "big", signed=True))
     return np.array(digests, np.int64)
+
+
+def learned_rows(tree: RouteTree, fingerprint: str, learned: Integers) -> Integers:
+    """Find the queries that a policy learned from.
+
+    Args:
+        tree: the queries.
+        fingerprint: of the tree that it learned from.
+        learned: int64[n], ascending, their digests.
+
+    Returns:
+        int64[queries]: row of each query among those, or -1.
+    """
+    content, _, _ = fingerprint.rpartition("-")
+    if not len(learned) or tree.content != content:
+        return np.full(len(tree), -1)
+    digests = query_digests(tree)
+    row = np.searchsorted(learned, digests).clip(max=len(learned) - 1)
+    return np.where(learned[row] == digests, row, -1)
 
 
 def _state_inputs(
