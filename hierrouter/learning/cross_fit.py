@@ -70,6 +70,7 @@ from hierrouter.learning.config import (
     ignore_epoch,
 )
 from hierrouter.learning.own_algorithm import OwnAlgorithm
+from hierrouter.learning.policy_classes import sums_by_group
 from hierrouter.learning.sweep import MEASURED_ALPHAS, FixedChoices, TrainedSweep, train_sweep
 from hierrouter.learning.training import (
     MAX_QUERIES_NEEDED,
@@ -198,7 +199,8 @@ def routes_out_of_fold(
     Args:
         tree: the questions to choose from.
         alphas: at which routes are chosen.
-        folds: int64[queries], numbers from 0; `arange` leaves out each question alone.
+        folds: int64[queries], numbers from 0, all of which occur; `arange` leaves out each question
+            alone.
         allow_stop: whether routes of fewer than L calls count.
     """
     means = FixedRoutes(tree, allow_stop)
@@ -229,10 +231,8 @@ def routes_out_of_fold(
 
 def _means_without(values: Floats, folds: Integers) -> Floats:
     """float64[folds, routes]: means of float64[queries, routes] without the queries of a fold."""
-    count = int(folds.max()) + 1
-    sums = np.zeros((count, values.shape[1]))
-    np.add.at(sums, folds, values)
-    left = len(values) - np.bincount(folds, minlength=count)
+    sums, count = sums_by_group(values, folds)
+    left = len(values) - count
     return (values.sum(axis=0) - sums) / np.maximum(left, 1)[:, None]
 
 

@@ -603,7 +603,7 @@ def fit_table(tree: RouteTree, objective: Objective, config: TableConfig, seed: 
     number, pooling = candidates.best
     grouping = groupings[number]
     all_values = values.mean(axis=0)
-    sums, count = _sums(values, grouping.group)
+    sums, count = sums_by_group(values, grouping.group)
     share = _share(count, pooling)[:, None, None]
     group_values = all_values + share * (sums / count[:, None, None] - all_values)
     if not number:  # one route for all
@@ -722,7 +722,7 @@ class _Candidates:
             all_others = values
         else:
             all_others = (values.sum(axis=0) - values) / others
-        sums, count = _sums(values, group)
+        sums, count = sums_by_group(values, group)
         own = count[group] - 1
         group_others = (sums[group] - values) / np.maximum(own, 1)[:, None, None]
         share = _share(own, pooling)[:, None, None]
@@ -738,12 +738,20 @@ def _share(count: Integers, pooling: float) -> Floats:
     return share
 
 
-def _sums(values: Floats, group: Integers) -> tuple[Floats, Integers]:
-    """float64[G, ...], the sums of values over each group, and int64[G], its queries."""
+def sums_by_group(values: Floats, group: Integers) -> tuple[Floats, Integers]:
+    """Sum up the values of each group of queries.
+
+    Args:
+        values: float64[n, ...].
+        group: int64[n], of each query, from 0; all of them occur.
+
+    Returns:
+        float64[G, ...], and int64[G], the number of queries.
+    """
     count = np.bincount(group)
-    member = np.eye(len(count))[:, group]
-    sums = member @ values.reshape(len(values), -1)
-    return sums.reshape(len(count), *values.shape[1:]), count
+    order = np.argsort(group, kind="stable")
+    starts = np.cumsum(count) - count
+    return np.add.reduceat(values[order], starts, axis=0), count
 
 
 TABLE_TENSORS = ("centres", "route", "listed", "values", "count", "learned", "without_self")
