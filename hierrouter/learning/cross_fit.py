@@ -7,8 +7,8 @@ are then compared on the fold that was left out. So each question is judged once
 knew nothing of it, and all of them decide instead of the fifth that is the fold "validation". The
 test fold is never read.
 
-A router is shipped if the lower end of its gain over the fixed route is above 0, one-sided. It is
-shipped without a gain with a probability of at most .05. Why this holds:
+A router is shipped if the lower end of its gain over the fixed route is above 0, one-sided. The aim
+is that it is shipped without a gain with a probability of at most .05. Why this should hold:
 
 * The gain of a question is of a policy and a route that were chosen without it, so its expectation
   is the true gain of this choice, however many checkpoints were compared.
