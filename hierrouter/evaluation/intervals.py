@@ -43,8 +43,8 @@ REACH_BEYOND_SEEN = 2.5
 # Strata with fewer queries than this are taken together: their own spread is unknown.
 MIN_STRATUM_QUERIES = 5
 
-CONFIDENCE_LEVEL = 0.95  # of the test that `queries_needed` plans
-TEST_POWER = 0.8  # probability that this test finds a difference that exists
+CONFIDENCE_LEVEL = 0.95
+TEST_POWER = 0.8  # probability that the test of `queries_needed` finds a difference that exists
 
 # Differences that are resampled together: bounds the memory at 32 bytes * this * resamples.
 DIFFERENCES_PER_BATCH = 256
@@ -733,44 +733,49 @@ class Judge:
         return "open"
 
 
-def queries_needed(difference: float, deviation: float, reach: float = 0.0) -> int:
+def queries_needed(
+    difference: float,
+    deviation: float,
+    reach: float = 0.0,
+    rate: float = (1 - CONFIDENCE_LEVEL) / 2,
+) -> int:
     """Compute the fewest queries whose interval of a mean difference is above 0, most of the time.
 
-    The interval shows the difference with probability `TEST_POWER`. It is about that of a two-sided
-    paired t test at `CONFIDENCE_LEVEL`, less what the unseen query may take away. Of the test n is
-    the smallest with P(T > t) = `TEST_POWER`, where T follows the noncentral t distribution with
-    n - 1 degrees of freedom and noncentrality sqrt(n) d / s, and t is Student's
-    (1 + `CONFIDENCE_LEVEL`) / 2 quantile; for many queries (1.960 + 0.842)^2 s^2 / d^2. Finding the
-    wrong sign, about once in a million, is left out. Cohen, Statistical Power Analysis (1988),
-    chapter 2.
+    The interval shows the difference with probability `TEST_POWER`. It is about that of a one-sided
+    paired t test, less what the unseen query may take away. Of the test n is the smallest with
+    P(T > t) = `TEST_POWER`, where T follows the noncentral t distribution with n - 1 degrees of
+    freedom and noncentrality sqrt(n) d / s, and t is Student's 1 - `rate` quantile; for many
+    queries and the rate of a 95 % interval (1.960 + 0.842)^2 s^2 / d^2. Cohen, Statistical Power
+    Analysis (1988), chapter 2.
 
     Args:
         difference: d, above 0.
         deviation: s, the standard deviation of the difference over queries.
         reach: how far the lowest value that is possible is below 0, see `ValueRange`.
+        rate: probability that the interval is above 0 without a difference, one-sided.
 
     Returns:
         n, at least 2.
     """
     few = 2
     many = 2
-    while _smallest_difference(deviation, reach, many) > difference:
+    while _smallest_difference(deviation, reach, rate, many) > difference:
         few = many
         many *= 2
     while few < many:
         middle = (few + many) // 2
-        if _smallest_difference(deviation, reach, middle) > difference:
+        if _smallest_difference(deviation, reach, rate, middle) > difference:
             few = middle + 1
         else:
             many = middle
     return many
 
 
-def _smallest_difference(deviation: float, reach: float, queries: int) -> float:
+def _smallest_difference(deviation: float, reach: float, rate: float, queries: int) -> float:
     """The smallest difference that a number of queries shows, see `queries_needed`."""
     from scipy import special
 
-    critical = float(special.stdtrit(queries - 1, (1 + CONFIDENCE_LEVEL) / 2))
+    critical = float(special.stdtrit(queries - 1, 1 - rate))
     noncentrality = float(special.nctdtrinc(queries - 1, 1 - TEST_POWER, critical))
     # Mean and variance of the unseen query's weight are both `UNSEEN_SHAPE`, in queries.
     variance = deviation**2 + UNSEEN_SHAPE * reach**2 / queries

@@ -389,6 +389,7 @@ class JudgedGains:
         gains: float64[alphas, queries].
         low: float64[alphas], see `shown_gains`.
         high: float64[alphas].
+        rate: at which they were tested.
         is_cross_fitted: whether all questions that can be learned from have judged.
         reach: float64[alphas], the largest loss that a query may have.
     """
@@ -396,6 +397,7 @@ class JudgedGains:
     gains: Floats
     low: Floats
     high: Floats
+    rate: float
     is_cross_fitted: bool
     reach: Floats
 
@@ -426,7 +428,7 @@ class JudgedGains:
         ]
         low, high = shown_gains(gains, rate, within, judged.datasets)
         reach = np.array([-row_range.low for row_range in within])
-        return cls(gains, low, high, is_cross_fitted, reach)
+        return cls(gains, low, high, rate, is_cross_fitted, reach)
 
     @classmethod
     def unknown(cls, gains: Floats, is_cross_fitted: bool) -> JudgedGains:
@@ -437,7 +439,7 @@ class JudgedGains:
             is_cross_fitted: see the attributes.
         """
         ends = np.full(len(gains), np.inf)
-        return cls(gains, -ends, ends, is_cross_fitted, np.zeros(len(gains)))
+        return cls(gains, -ends, ends, TEST_RATE, is_cross_fitted, np.zeros(len(gains)))
 
     @property
     def is_shown(self) -> Booleans:
@@ -472,7 +474,8 @@ class JudgedGains:
         needed = 0
         if spread:
             reach = float(self.reach[number])
-            needed = min(queries_needed(WORTHWHILE_GAIN, spread, reach), MAX_QUERIES_NEEDED)
+            needed = queries_needed(WORTHWHILE_GAIN, spread, reach, self.rate)
+            needed = min(needed, MAX_QUERIES_NEEDED)
         gain = float(gains.mean())
         if not np.isfinite(low):
             # So few questions bound nothing; a file has finite numbers.

@@ -348,15 +348,16 @@ def test_so_many_queries_show_a_difference() -> None:
     assert found == pytest.approx(0.8, abs=0.01)
 
 
+@pytest.mark.parametrize("rate", [0.025, 0.005])
 @pytest.mark.parametrize("share", [1.0, 0.05])
-def test_so_many_queries_show_a_gain_by_the_interval(share: float) -> None:
+def test_so_many_queries_show_a_gain_by_the_interval(share: float, rate: float) -> None:
     """A gain of .03: on every query a little, or on one in twenty, which is found more often."""
     sampling = np.random.default_rng(0)
     size = 0.03 / share
     spread = 0.3 if share == 1 else 0.0
     deviation = np.sqrt(spread**2 + size**2 * share * (1 - share))
-    needed = queries_needed(0.03, float(deviation), 1.0)
+    needed = queries_needed(0.03, float(deviation), 1.0, rate)
     wins = sampling.random((300, needed)) < share
     gains = size * wins + spread * sampling.normal(size=wins.shape)
-    low, _ = mean_intervals(gains, 1000, 0.95, rng(), DIFFERENCES)
+    low, _ = mean_intervals(gains, 1000, 1 - 2 * rate, rng(), DIFFERENCES)
     assert -0.08 < np.mean(low > 0) - intervals.TEST_POWER < (0.08 if share == 1 else 0.2)

@@ -158,6 +158,15 @@ def test_the_best_of_several_seeds_needs_to_show_more() -> None:
     assert ends[0] > ends[1]
 
 
+def test_a_stricter_test_needs_more_questions() -> None:
+    """What a constant says would show a gain is of the test that was made."""
+    noise = split(random_tree(Layout.full(2, 1), 40, 3))
+    router = train(noise, OBJECTIVE, VALUE, 0)
+    shipped = [with_fallback(router, noise, Repetition(candidates=count)) for count in (1, 5)]
+    alone, of_five = (each.constant.needed for each in shipped if each.constant)
+    assert 1.4 < of_five / alone < 1.7  # (2.59 + .84)^2 / (1.98 + .84)^2 = 1.48 for a normal mean
+
+
 def test_the_sentence_counts_the_questions_to_add() -> None:
     constant = Constant(4, -0.002, -0.004, 0.001, 787, 90, cross_fitted=True)
     actions = Actions(Layout.full(3, 2))
