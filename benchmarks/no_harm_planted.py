@@ -147,7 +147,7 @@ def planted(cell: Cell, number: int) -> RouteTree:
         accuracy=score,
         tokens_in=tokens,
         tokens_out=tokens,
-        rate=np.repeat(0.001 * (1 + np.arange(MODELS))[:, None], 2, axis=1),
+        rate=np.repeat(0.001 * np.arange(1.0, MODELS + 1)[:, None], 2, axis=1),
         parts=(StatePart(vectors.reshape(-1, DIM), rows),),
         direct=DirectCalls(
             (), empty, empty, empty.astype(np.int64), empty.astype(np.int64), np.empty((0, 2))
