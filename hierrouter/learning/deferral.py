@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.deferral import DeferralPoint, DeferringPolicy, best_point, point_within
 from hierrouter.evaluation.outcome import Outcome, continuation_probability, greedy, single_calls
-from hierrouter.learning.policy_classes import MeanRouter, TableRouter
 from hierrouter.learning.training import TrainedRouter, choosing_fold, training_folds
-from hierrouter.learning.value import ValueRouter
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
 
@@ -105,17 +103,9 @@ class Deferral:
         Returns:
             bool[n].
         """
-        router = self.trained.router
-        layout = self.trained.origin.layout
-        node = np.array([layout.node(path) for path in paths])
-        if isinstance(router, ValueRouter):
-            values = router.expected(embedding, node.tolist(), costs)
-            features = np.nan_to_num(values[..., 0] - router.alpha * values[..., 1])
-        else:
-            assert not isinstance(router, TableRouter | MeanRouter), "none is calibrated"
-            cost = np.array(costs, np.float32)
-            features = router.features(embedding, node, cost).astype(np.float64)
-        return self.head(features, layout.depth()[node]) < self.threshold
+        features = self.trained.features_each(embedding, paths, costs)
+        stage = np.array([len(path) for path in paths], np.int64)
+        return self.head(features, stage) < self.threshold
 
 
 def calibrate(
@@ -139,7 +129,7 @@ def calibrate(
         raise InputError(f"a share of the queries is a number from 0 to 1, got {share}")
     if trained.objective.allow_return:
         raise InputError("a router with --allow-return cannot hand over; leave --defer-to out")
-    if isinstance(trained.router, TableRouter | MeanRouter):
+    if not trained.router.can_defer:
         raise InputError(
             "a router with a table of routes does not say when it is in doubt, and cannot hand "
             "over; leave --defer-to out"

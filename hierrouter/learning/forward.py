@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from hierrouter.evaluation.outcome import (
     LegalActions,
     has_holes,
 )
+from hierrouter.learning.router import LearnedPolicy, StateBatch
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
 
@@ -271,6 +272,58 @@ class TrainedNetwork:
 
 
 @dataclass(frozen=True)
+class NetworkRouter(LearnedPolicy):
+    """A trained network that chooses among some actions.
+
+    Attributes:
+        network: the network.
+        actions: what may be chosen.
+    """
+
+    kind: ClassVar[str] = "a network"
+    holds_out: ClassVar[bool] = False
+    can_defer: ClassVar[bool] = True
+
+    network: TrainedNetwork
+    actions: Actions
+
+    @property
+    def dim(self) -> int:
+        """Length of the embeddings that it reads."""
+        return self.network.shape.dim
+
+    def has_learned(self, number: int) -> bool:
+        """Whether one of the numbers was present in training."""
+        return self.network.has_learned(number)
+
+    def on(self, actions: Actions, calls: Integers, head: Integers) -> NetworkRouter:
+        """The same policy on other routes, see `TrainedNetwork.on`."""
+        return NetworkRouter(self.network.on(actions.layout, calls, head), actions)
+
+    def probabilities(self, tree: RouteTree) -> Floats:
+        """float64[queries, S, A]: the stochastic policy at every state of a tree."""
+        return self.network.policy(tree, self.actions)
+
+    def features(self, tree: RouteTree) -> Floats:
+        """float64[queries, S, hidden]: the input of the heads at every state of a tree."""
+        return self.network.all_features(tree, self.actions)
+
+    def live_probabilities(self, states: StateBatch) -> Floats:
+        """float64[n, A]: the stochastic policy at some states."""
+        legal = self.actions.legal()[states.node]
+        cost = states.cost.astype(np.float32)
+        return self.network.probabilities(states.embedding, states.node, cost, legal)
+
+    def live_features(self, states: StateBatch) -> Floats:
+        """float64[n, hidden]: the input of the heads at some states."""
+        cost = states.cost.astype(np.float32)
+        return self.network.features(states.embedding, states.node, cost).astype(np.float64)
+
+    def expected(self, states: StateBatch) -> None:
+        """None: it predicts neither Q nor C."""
+
+
+@dataclass(frozen=True)
 class NetworkGrid:
     """A network for each alpha of a grid, and what it reaches on the fold that chose its weights.
 
@@ -348,6 +401,22 @@ def softmax(logits: Floats) -> Floats:
     """Softmax over the last axis; a logit of minus infinity has probability 0."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def softmax_policy(reward: Floats, temperature: Floats) -> Floats:
+    """A policy that prefers what has the higher expected R; without a legal action all are alike.
+
+    Args:
+        reward: float64[..., A], expected R; NaN or -inf for an action that is not legal.
+        temperature: float64[...] of each state, in units of R.
+
+    Returns:
+        float64[..., A].
+    """
+    logits = reward / temperature[..., None]
+    logits = np.where(np.isnan(logits), -np.inf, logits)
+    logits[np.isneginf(logits).all(axis=-1)] = 0.0
+    return softmax(logits)
 
 
 def forced_probabilities(legal: Booleans) -> tuple[Floats, Integers]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,8 @@ from hierrouter.learning.config import (
     TableConfig,
     ValueConfig,
 )
-from hierrouter.learning.forward import softmax
+from hierrouter.learning.forward import softmax_policy
+from hierrouter.learning.router import RewardPolicy, StateBatch
 from hierrouter.learning.value import (
     ValueModel,
     ValueRouter,
@@ -230,12 +231,15 @@ class RouteTable:
 
 
 @dataclass(frozen=True)
-class TableRouter:
+class TableRouter(RewardPolicy):
     """A table of fixed routes as a router: each question takes the route of its group.
 
     Attributes:
         table: the table.
     """
+
+    kind: ClassVar[str] = "a table of routes"
+    can_defer: ClassVar[bool] = False
 
     table: RouteTable
 
@@ -260,6 +264,11 @@ class TableRouter:
     def reads_question(self) -> bool:
         """Whether it reads the embedding of the question also after answers."""
         return len(self.table.centres) > 0
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The data sets or labels that it has routes for; empty if groups are clusters."""
+        return self.table.names
 
     def has_learned(self, number: int) -> bool:
         """False: it reads no number of a state."""
@@ -310,31 +319,29 @@ class TableRouter:
             rewards[rows, state, action] = reward[:, table.goes_on[state, action]].max(axis=1)
         return rewards
 
-    def expected(self, node: Sequence[int], groups: Sequence[str], roots: Array) -> Floats:
-        """Expected Q and C after each action at some states.
-
-        Args:
-            node: n numbers of nodes.
-            groups: data set or label of each question; "" is unknown.
-            roots: float32[n, dim], embedding of each question before any answer.
+    def expected(self, states: StateBatch) -> Floats:
+        """Expected Q, and C from the state on, after each action at some states.
 
         Returns:
-            float64[n, A, 2], in total and not from the state on; NaN for an action that is not
-            legal.
+            float64[n, A, 2]; NaN for an action that is not legal.
         """
-        return self.table.expected[self.table.row_of(groups, roots), np.array(node)]
+        expected = self._values(states)
+        expected[..., 1] -= states.cost[:, None]
+        return expected
 
-    def live_probabilities(
-        self, node: Sequence[int], groups: Sequence[str], roots: Array
-    ) -> Floats:
-        """float64[n, A], one-hot: the action at some states; see `expected`."""
-        row = self.table.row_of(groups, roots)
-        return np.eye(self.table.actions.count)[self.table.choice[row, np.array(node)]]
+    def live_probabilities(self, states: StateBatch) -> Floats:
+        """float64[n, A], one-hot: the action at some states."""
+        row = self.table.row_of(states.groups, states.roots)
+        return np.eye(self.table.actions.count)[self.table.choice[row, states.node]]
 
-    def preferences(self, node: Sequence[int], groups: Sequence[str], roots: Array) -> Floats:
-        """float64[n, A]: expected R of each action at some states; see `expected`."""
-        row = self.table.row_of(groups, roots)
-        return self._reward(self.table.expected[row, np.array(node)])
+    def preferences(self, states: StateBatch) -> Floats:
+        """float64[n, A]: expected R of the best route that goes on with each action."""
+        return self._reward(self._values(states))
+
+    def _values(self, states: StateBatch) -> Floats:
+        """float64[n, A, 2]: Q and C in total, see `RouteTable.expected`."""
+        row = self.table.row_of(states.groups, states.roots)
+        return self.table.expected[row, states.node]
 
     def in_words(self, models: Sequence[str]) -> str:
         """The table in a sentence: the route of each group, and that of all others."""
@@ -373,13 +380,16 @@ class TableRouter:
 
 
 @dataclass(frozen=True)
-class MeanRouter:
+class MeanRouter(RewardPolicy):
     """Several policy classes as one: it takes the action with the highest mean of their R.
 
     Attributes:
         values: value models at one alpha, at least one.
         tables: tables of routes.
     """
+
+    kind: ClassVar[str] = "a mean of policy classes"
+    can_defer: ClassVar[bool] = False
 
     values: tuple[ValueRouter, ...]
     tables: tuple[TableRouter, ...]
@@ -392,12 +402,17 @@ class MeanRouter:
     @property
     def dim(self) -> int:
         """Length of the embeddings that it reads."""
-        return self.values[0].model.dim
+        return self.values[0].dim
 
     @property
     def reads_question(self) -> bool:
         """Whether it reads the embedding of the question also after answers."""
         return any(table.reads_question for table in self.tables)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The data sets or labels that one of its tables has routes for."""
+        return next((table.groups for table in self.tables if table.groups), ())
 
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was present in training."""
@@ -409,57 +424,33 @@ class MeanRouter:
         Returns:
             float64[queries, S, A]; -inf for an action that is not legal.
         """
-        rewards = [router.rewards(tree) for router in self.values]
-        rewards += [router.rewards(tree) for router in self.tables]
+        rewards = [router.rewards(tree) for router in (*self.values, *self.tables)]
         return _mean_of_known(np.stack(rewards))
 
     def probabilities(self, tree: RouteTree) -> Floats:
         """float64[queries, S, A]: probability of each action to be the best at each state."""
-        rewards = self.rewards(tree)
-        rewards[np.isneginf(rewards).all(axis=2)] = 0.0
-        return softmax(rewards / self._temperatures[:, None])
+        return softmax_policy(self.rewards(tree), self._temperatures)
 
-    def expected(
-        self,
-        embedding: Array,
-        node: Sequence[int],
-        cost: Sequence[float],
-        groups: Sequence[str],
-        roots: Array,
-    ) -> Floats:
+    def expected(self, states: StateBatch) -> Floats:
         """Expected Q, and C from the state on, after each action at some states.
-
-        Args:
-            embedding: float32[n, dim], of the states.
-            node: n numbers of nodes.
-            cost: n costs so far, in money.
-            groups: data set or label of each question; "" is unknown.
-            roots: float32[n, dim], embedding of each question before any answer.
 
         Returns:
             float64[n, A, 2]; NaN for an action that is not legal.
         """
-        expected = [router.expected(embedding, node, cost) for router in self.values]
+        expected = [router.expected(states) for router in self.values]
         for table in self.tables:
-            in_total = table.expected(node, groups, roots)
-            in_total[..., 1] -= np.array(cost)[:, None]
+            values = table.expected(states)
             # A route of the table begins with every legal action, unless no question offers it.
-            expected.append(np.where(np.isnan(in_total), expected[0], in_total))
+            expected.append(np.where(np.isnan(values), expected[0], values))
         return np.mean(expected, axis=0)
 
-    def live_probabilities(
-        self,
-        embedding: Array,
-        node: Sequence[int],
-        cost: Sequence[float],
-        groups: Sequence[str],
-        roots: Array,
-    ) -> Floats:
-        """float64[n, A]: probability of each action to be the best; see `expected`."""
-        values = self.expected(embedding, node, cost, groups, roots)
-        reward = net_reward(values[..., 0], values[..., 1], self.alpha)
-        logits = reward / self._temperatures[np.array(node)][:, None]
-        return softmax(np.where(np.isnan(logits), -np.inf, logits))
+    def live_probabilities(self, states: StateBatch) -> Floats:
+        """float64[n, A]: probability of each action to be the best at some states."""
+        reward = self._reward(self.expected(states))
+        return softmax_policy(reward, self._temperatures[states.node])
+
+    def _reward(self, values: Floats) -> Floats:
+        return net_reward(values[..., 0], values[..., 1], self.alpha)
 
     @property
     def _temperatures(self) -> Floats:

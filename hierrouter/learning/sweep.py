@@ -25,16 +25,10 @@ from hierrouter.learning.config import (
     ignore_epoch,
     ignore_evaluation,
 )
-from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
-from hierrouter.learning.policy_classes import (
-    MeanModel,
-    MeanRouter,
-    TableGrid,
-    TableRouter,
-    fit_mean,
-    fit_table,
-)
+from hierrouter.learning.forward import NetworkGrid, NetworkRouter
+from hierrouter.learning.policy_classes import MeanModel, TableGrid, fit_mean, fit_table
 from hierrouter.learning.resumption import Resumption, TrainingState
+from hierrouter.learning.router import LearnedPolicy
 from hierrouter.learning.training import (
     Constant,
     Ladder,
@@ -135,11 +129,12 @@ class TrainedSweep:
         Raises:
             InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
-        router: ValueRouter | TrainedNetwork | TableRouter | MeanRouter
+        router: LearnedPolicy
         history: tuple[float, ...] = ()
         if isinstance(self.model, NetworkGrid):
             number = self._network_at(self.model, alpha)
-            router = self.model.networks[number]
+            actions = self.objective.actions(self.origin.layout)
+            router = NetworkRouter(self.model.networks[number], actions)
             history = self.model.histories[number]
         elif isinstance(self.model, TableGrid):
             router = self.model.tables[self._nearest(alpha)].at(alpha)

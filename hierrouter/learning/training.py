@@ -40,10 +40,11 @@ from hierrouter.learning.config import (
     ignore_epoch,
     ignore_evaluation,
 )
-from hierrouter.learning.forward import TrainedNetwork
+from hierrouter.learning.forward import NetworkRouter, TrainedNetwork
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
-from hierrouter.learning.policy_classes import MeanRouter, TableRouter, fit_mean, fit_table
+from hierrouter.learning.policy_classes import fit_mean, fit_table
 from hierrouter.learning.resumption import Resumption, TrainingState, select
+from hierrouter.learning.router import LearnedPolicy, StateBatch
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
 from hierrouter.questions.datasets import TEST_SHARE
 from hierrouter.tables import safe_text
@@ -126,7 +127,7 @@ def train(
             on_evaluation,
         )
     return TrainedRouter(
-        router.export(),
+        NetworkRouter(router.export(), objective.actions(origin.layout)),
         objective,
         origin,
         tuple(best.history),
@@ -140,8 +141,9 @@ def _with_routers(
     """The same resumption, whose checkpoints have the router of their epoch."""
 
     def on_checkpoint(state: TrainingState) -> None:
+        network = TrainedNetwork(router.shape, select(state.arrays, "present"))
         trained = TrainedRouter(
-            TrainedNetwork(router.shape, select(state.arrays, "present")),
+            NetworkRouter(network, objective.actions(origin.layout)),
             objective,
             origin,
             tuple(state.values["best"]["history"]),
@@ -550,8 +552,8 @@ class TrainedRouter:
     """A router and everything needed to use and to reproduce it.
 
     Attributes:
-        router: the network with its best weights, the value model at one alpha, a table of
-            routes, or several of these.
+        router: the policy: the network with its best weights, the value model at one alpha, a table
+            of routes, or several of these.
         objective: what it was trained for.
         origin: its pool, inputs and training.
         history: exact greedy R of a network on the validation fold at each evaluation; empty for
@@ -567,7 +569,7 @@ class TrainedRouter:
             the best fixed route by cross-fitting; empty if the user chose the class.
     """
 
-    router: TrainedNetwork | ValueRouter | TableRouter | MeanRouter
+    router: LearnedPolicy
     objective: Objective
     origin: Origin
     history: tuple[float, ...]
@@ -628,20 +630,20 @@ class TrainedRouter:
         old = self.actions
         new = self.objective.actions(origin.layout)
         calls = np.array([self.origin.models.index(name) for name in tree.models])
-        if not isinstance(self.router, TrainedNetwork):
-            kind = "a table of routes" if isinstance(self.router, TableRouter) else "a value model"
-            raise InputError(
-                f"checkpoint is for other routes than those of the cache, and {kind} knows "
-                f"those of its training only: {_route_differences(old.layout, new.layout, calls)}; "
-                "`hierrouter report --retrain` trains it on this cache; or take --algo exact or ppo"
-            )
         stops = calls + old.layout.call_actions if new.allow_stop else calls[:0]
         ends = [old.calls + old.layout.give_backs.index(end) for end in new.layout.give_backs]
         head = np.concatenate([calls, stops, np.array(ends, np.int64)])
+        router = self.router.on(new, calls, head)
+        if router is None:
+            raise InputError(
+                f"checkpoint is for other routes than those of the cache, and {self.router.kind} "
+                "knows those of its training only: "
+                f"{_route_differences(old.layout, new.layout, calls)}; "
+                "`hierrouter report --retrain` trains it on this cache; or take --algo exact or ppo"
+            )
         constant = self.constant
         if constant:
             constant = constant.on(old.layout, new.layout, calls, self.constant_route)
-        router = self.router.on(new.layout, calls, head)
         return replace(self, router=router, origin=origin, constant=constant)
 
     def probabilities(self, tree: RouteTree) -> NDArray[np.float64]:
@@ -657,47 +659,32 @@ class TrainedRouter:
             return fitted.probabilities(tree)
         if self.constant:
             return self.constant.policy_on(tree, self.actions)
-        if isinstance(self.router, ValueRouter):
-            return self.router.probabilities(self.objective.view(tree))
-        if isinstance(self.router, TableRouter):
-            return self.router.probabilities(tree)
-        if isinstance(self.router, MeanRouter):
-            return self.router.probabilities(self.objective.view(tree))
-        return self.router.policy(self.objective.view(tree), self.actions)
+        return self.router.probabilities(self.objective.view(tree))
 
     @property
     def dim(self) -> int:
         """Length of the embeddings that it reads."""
-        if isinstance(self.router, ValueRouter):
-            return self.router.model.dim
-        if isinstance(self.router, TableRouter | MeanRouter):
-            return self.router.dim
-        return self.router.shape.dim
+        return self.router.dim
 
     @property
     def holds_out(self) -> bool:
         """Whether it decides on each query that it learned from as if it had not."""
-        return not isinstance(self.router, TrainedNetwork)
+        return self.router.holds_out
 
     @property
     def reads_question(self) -> bool:
         """Whether it reads the embedding of the question itself after answers, too."""
-        return isinstance(self.router, TableRouter | MeanRouter) and self.router.reads_question
+        return self.router.reads_question
 
     @property
     def table_in_words(self) -> str:
         """The routes that it takes, by group of questions; empty unless it is a table of routes."""
-        if self.constant or not isinstance(self.router, TableRouter):
-            return ""
-        return self.router.in_words(self.origin.models)
+        return "" if self.constant else self.router.in_words(self.origin.models)
 
     @property
     def known_groups(self) -> tuple[str, ...]:
         """The data sets or labels that it has routes for; empty if it does not read them."""
-        if isinstance(self.router, TableRouter):
-            return self.router.table.names
-        tables = self.router.tables if isinstance(self.router, MeanRouter) else ()
-        return next((table.table.names for table in tables if table.table.names), ())
+        return self.router.groups
 
     def features(self, tree: RouteTree) -> NDArray[np.float64]:
         """Features of every state, for other models to learn from.
@@ -706,11 +693,16 @@ class TrainedRouter:
             float64[queries, S, width]: the input of a network's heads, or the expected R of each
             action; 0 for an action that is not legal.
         """
-        fitted = self.fitted_to(tree)
-        if not isinstance(fitted.router, TrainedNetwork):
-            rewards = fitted.router.rewards(tree)
-            return np.where(np.isfinite(rewards), rewards, 0.0)
-        return fitted.router.all_features(tree, fitted.actions)
+        return self.fitted_to(tree).router.features(tree)
+
+    def features_each(
+        self,
+        embedding: NDArray[np.float32],
+        paths: Sequence[tuple[int, ...]],
+        costs: Sequence[float],
+    ) -> NDArray[np.float64]:
+        """float64[n, width]: the features of some live states; see `decide_each`, `features`."""
+        return self.router.live_features(self._batch(embedding, paths, costs))
 
     def judging_fold(self, tree: RouteTree) -> RouteTree:
         """The queries on which its R is a fair estimate, without looking at the test fold.
@@ -775,18 +767,7 @@ class TrainedRouter:
             float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal. None
             for a network, which predicts neither.
         """
-        if isinstance(self.router, TrainedNetwork):
-            return None
-        if isinstance(self.router, TableRouter):
-            nodes = self._nodes(paths)
-            expected = self.router.expected(nodes, *_origins(embedding, groups, roots))
-            expected[..., 1] -= np.array(costs)[:, None]
-            return expected
-        if isinstance(self.router, MeanRouter):
-            nodes = self._nodes(paths)
-            origins = _origins(embedding, groups, roots)
-            return self.router.expected(embedding, nodes, costs, *origins)
-        return self.router.expected(embedding, self._nodes(paths), costs)
+        return self.router.expected(self._batch(embedding, paths, costs, groups, roots))
 
     def decide_each(
         self,
@@ -811,12 +792,12 @@ class TrainedRouter:
             float64[n, A]. Where a constant choice is made, the states beside its route, which are
             reached only after a failed call, have the chances of the router that it stands for.
         """
-        chances = self._learned_each(embedding, paths, costs, groups, roots)
+        states = self._batch(embedding, paths, costs, groups, roots)
+        chances = self.router.live_probabilities(states)
         if self.constant:
-            nodes = self._nodes(paths)
             route = self.actions.layout.route
-            on_route = np.isin(route[nodes], route[self.constant.states(self.actions.layout)])
-            chances[on_route] = self.constant.policy(self.actions)[nodes][on_route]
+            on_route = np.isin(route[states.node], route[self.constant.states(self.actions.layout)])
+            chances[on_route] = self.constant.policy(self.actions)[states.node][on_route]
         return chances
 
     def rank_each(
@@ -842,55 +823,34 @@ class TrainedRouter:
             groups: see `decide_each`.
             roots: see `decide_each`.
         """
-        learned = chances
-        if isinstance(self.router, TableRouter):
-            origins = _origins(embedding, groups, roots)
-            learned = self.router.preferences(self._nodes(paths), *origins)
-        elif self.constant:
-            learned = self._learned_each(embedding, paths, costs, groups, roots)
-        legal = self.actions.legal()[self._nodes(paths)]
+        states = self._batch(embedding, paths, costs, groups, roots)
+        learned = self.router.preferences(states)
+        if learned is None:
+            learned = self.router.live_probabilities(states) if self.constant else chances
+        legal = self.actions.legal()[states.node]
         orders = np.lexsort((-learned, -chances, ~legal))
         return [
             tuple(order[:count].tolist())
             for order, count in zip(orders, legal.sum(axis=1), strict=True)
         ]
 
-    def _learned_each(
+    def _batch(
         self,
         embedding: NDArray[np.float32],
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
-        groups: Sequence[str],
-        roots: NDArray[np.float32] | None,
-    ) -> NDArray[np.float64]:
-        """As `decide_each`, of the router itself, whatever the constant choice."""
-        nodes = self._nodes(paths)
-        if isinstance(self.router, TableRouter):
-            return self.router.live_probabilities(nodes, *_origins(embedding, groups, roots))
-        if isinstance(self.router, MeanRouter):
-            origins = _origins(embedding, groups, roots)
-            return self.router.live_probabilities(embedding, nodes, costs, *origins)
-        if isinstance(self.router, ValueRouter):
-            return self.router.live_probabilities(embedding, nodes, costs)
-        node = np.array(nodes)
-        return self.router.probabilities(
-            np.asarray(embedding, np.float32),
-            node,
-            np.array(costs, np.float32),
-            self.actions.legal()[node],
+        groups: Sequence[str] = (),
+        roots: NDArray[np.float32] | None = None,
+    ) -> StateBatch:
+        """Some live states as arrays; the arguments are those of `decide_each`."""
+        embedding = np.asarray(embedding, np.float32)
+        return StateBatch(
+            embedding=embedding,
+            node=np.array([self.actions.layout.node(path) for path in paths], np.int64),
+            cost=np.array(costs, np.float64),
+            groups=groups if len(groups) else ("",) * len(embedding),
+            roots=embedding if roots is None else roots,
         )
-
-    def _nodes(self, paths: Sequence[tuple[int, ...]]) -> list[int]:
-        """The node where each path ends."""
-        return [self.actions.layout.node(path) for path in paths]
-
-
-def _origins(
-    embedding: NDArray[np.float32], groups: Sequence[str], roots: NDArray[np.float32] | None
-) -> tuple[Sequence[str], NDArray[np.float32]]:
-    """The group and the vectors of the question of each live state, see `decide_each`."""
-    known = groups if len(groups) else ("",) * len(embedding)
-    return known, embedding if roots is None else roots
 
 
 def training_remarks(

@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,8 @@ from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Actions, LegalActions, has_holes, reach_probability
 from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.forward import softmax
+from hierrouter.learning.forward import softmax_policy
+from hierrouter.learning.router import RewardPolicy, StateBatch
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NOT_OFFERED
@@ -537,7 +538,7 @@ class ChoicePredictions:
 
 
 @dataclass(frozen=True)
-class ValueRouter:
+class ValueRouter(RewardPolicy):
     """The value model at one alpha: it takes the action with the highest expected R.
 
     Attributes:
@@ -545,8 +546,16 @@ class ValueRouter:
         alpha: reward lost per unit of cost.
     """
 
+    kind: ClassVar[str] = "a value model"
+    can_defer: ClassVar[bool] = True
+
     model: ValueModel
     alpha: float
+
+    @property
+    def dim(self) -> int:
+        """Length of the embeddings that it reads."""
+        return self.model.dim
 
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was present in training."""
@@ -574,11 +583,7 @@ class ValueRouter:
 
     def probabilities(self, tree: RouteTree) -> Floats:
         """float64[queries, S, A]: probability of each action to be the best at each state."""
-        logits = self.rewards(tree) / self.model.temperatures(self.alpha)[:, None]
-        if self.model.number is not None:
-            # At nodes that a query lacks nothing is legal.
-            logits[np.isneginf(logits).all(axis=2)] = 0.0
-        return softmax(logits)
+        return softmax_policy(self.rewards(tree), self.model.temperatures(self.alpha))
 
     def _rewards_of_choices(self, tree: RouteTree) -> Floats:
         """The result of `rewards` with a regression for each route."""
@@ -592,25 +597,19 @@ class ValueRouter:
             rewards[cells] = np.where(rows.legal, values, -np.inf)
         return rewards
 
-    def expected(self, embedding: Array, node: Sequence[int], cost: Sequence[float]) -> Floats:
+    def expected(self, states: StateBatch) -> Floats:
         """Expected quality and cost after each action at some states.
-
-        Args:
-            embedding: float32[n, dim].
-            node: n numbers of nodes.
-            cost: n costs so far, in money.
 
         Returns:
             float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal.
         """
         model = self.model
-        nodes = np.array(node)
-        costs = np.array(cost)
+        nodes = states.node
         legal = model.actions.legal()
         expected = np.full((len(nodes), model.actions.count, 2), np.nan)
         for state in np.unique(nodes).tolist():
             rows = np.flatnonzero(nodes == state)
-            texts, numbers = _split_inputs(embedding[rows], costs[rows], model.texts)
+            texts, numbers = _split_inputs(states.embedding[rows], states.cost[rows], model.texts)
             position = state if model.number is None else int(model.number[state])
             predicted = model.positions[position].predict(texts, numbers)
             values = predicted.reshape(len(rows), -1, len(model.knots), 2)
@@ -619,22 +618,10 @@ class ValueRouter:
             expected[np.ix_(rows, np.flatnonzero(~legal[state]))] = np.nan
         return expected
 
-    def live_probabilities(
-        self, embedding: Array, node: Sequence[int], cost: Sequence[float]
-    ) -> Floats:
-        """Probability of each action to be the best at some states.
-
-        Args:
-            embedding: float32[n, dim].
-            node: n numbers of nodes.
-            cost: n costs so far, in money.
-
-        Returns:
-            float64[n, A].
-        """
-        reward = self._reward(self.expected(embedding, node, cost))
-        logits = reward / self.model.temperatures(self.alpha)[np.array(node)][:, None]
-        return softmax(np.where(np.isnan(logits), -np.inf, logits))
+    def live_probabilities(self, states: StateBatch) -> Floats:
+        """float64[n, A]: probability of each action to be the best at some states."""
+        temperature = self.model.temperatures(self.alpha)[states.node]
+        return softmax_policy(self._reward(self.expected(states)), temperature)
 
     def _reward(self, values: Array | Floats) -> Floats:
         """float64[...]: R of values, [..., 2]."""

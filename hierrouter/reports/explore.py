@@ -242,7 +242,7 @@ def _router_series(
 
 def decides_like(router: TrainedRouter, other: TrainedRouter) -> bool:
     """Whether two routers of a sweep are one network, or one constant choice."""
-    return router.router is other.router and router.constant == other.constant
+    return router.router == other.router and router.constant == other.constant
 
 
 def run_series(trained: TrainedRouter, fold: RouteTree, count: int) -> Series:

@@ -24,7 +24,7 @@ from safetensors.numpy import save
 
 from hierrouter.evaluation.budget import RouteHull
 from hierrouter.learning.config import NetworkConfig, Objective, config_class
-from hierrouter.learning.forward import NetworkGrid, RouterShape, TrainedNetwork
+from hierrouter.learning.forward import NetworkGrid, NetworkRouter, RouterShape, TrainedNetwork
 from hierrouter.learning.policy_classes import (
     MeanModel,
     MeanRouter,
@@ -35,6 +35,7 @@ from hierrouter.learning.policy_classes import (
     tensors_of_table,
 )
 from hierrouter.learning.resumption import prefix, select
+from hierrouter.learning.router import LearnedPolicy
 from hierrouter.learning.sweep import FixedChoices, Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Ladder, Origin, TrainedRouter, requested_config
 from hierrouter.learning.value import (
@@ -214,7 +215,8 @@ def describe(policy: Policy) -> dict[str, Any]:
     elif isinstance(policy.router, MeanRouter):
         description["mean"] = _describe_mean(_one_alpha(policy.router))
     else:
-        description["shape"] = policy.router.shape.as_object()
+        assert isinstance(policy.router, NetworkRouter)
+        description["shape"] = policy.router.network.shape.as_object()
     return description
 
 
@@ -279,8 +281,9 @@ def tensors_of(policy: Policy) -> dict[str, Array]:
         return tensors_of_table(policy.router)
     if isinstance(policy.router, MeanRouter):
         return _tensors_of_mean(_one_alpha(policy.router))
+    assert isinstance(policy.router, NetworkRouter)
     statistics = {name: np.array(column) for name, column in policy.statistics.items()}
-    return {**policy.router.weights, **prefix(STATISTICS, statistics)}
+    return {**policy.router.network.weights, **prefix(STATISTICS, statistics)}
 
 
 def _is_statistic(name: str) -> bool:
@@ -380,7 +383,7 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
     _check_fit(origin, objective, shape)
     if "alphas" in description:
         return _sweep(description, origin, objective, shape, tensors)
-    router: TrainedNetwork | ValueRouter | TableRouter | MeanRouter
+    router: LearnedPolicy
     if "mean" in description:
         router = _mean_model(description["mean"], origin, objective, tensors).at(objective.alpha, 0)
     elif "table" in description:
@@ -390,7 +393,8 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
         router = ValueRouter(model, objective.alpha)
     else:
         weights = {name: tensor for name, tensor in tensors.items() if not _is_statistic(name)}
-        router = TrainedNetwork(shape, weights)
+        network = TrainedNetwork(shape, weights)
+        router = NetworkRouter(network, objective.actions(origin.layout))
     budget = description.get("budget")  # None if alpha was given, and in older files
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")

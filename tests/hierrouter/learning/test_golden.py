@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hierrouter.learning.config import ExactConfig, PPOConfig, TrainConfig
-from hierrouter.learning.forward import TrainedNetwork
+from hierrouter.learning.forward import NetworkRouter
 from hierrouter.learning.training import train
 from tests.conftest import SOURCES
 from tests.hierrouter.learning.trainings import OBJECTIVE
@@ -35,11 +35,13 @@ def trace(config: TrainConfig) -> dict[str, Any]:
     router = train(
         tree, OBJECTIVE, config, 0, lambda done, total, *both: values.append(both)
     ).router
-    assert isinstance(router, TrainedNetwork)
+    assert isinstance(router, NetworkRouter)
     return {
         "train": [train for train, _ in values],
         "validation": [validation for _, validation in values],
-        "weights": {name: float(np.linalg.norm(value)) for name, value in router.weights.items()},
+        "weights": {
+            name: float(np.linalg.norm(value)) for name, value in router.network.weights.items()
+        },
     }
 
 

@@ -164,7 +164,7 @@ def test_unknown_models_and_shares_fail(stronger: str, share: float | None, name
 def test_a_router_that_always_stops_at_once_may_still_hand_over() -> None:
     tree = trainings.small_tree()
     router = train(tree, Objective(trainings.ALPHA, allow_stop=True), ExactConfig(epochs=1), 0)
-    router.router.weights["policy.bias"][len(tree.models) :] = 10
+    router.router.network.weights["policy.bias"][len(tree.models) :] = 10
     deferral = calibrate(router, tree, LARGE, share=0.5)
     assert not deferral.on_fold(tree).deciding[:, 1:].any()
     assert np.isfinite(deferral.on_fold(tree).confidence).all()

@@ -14,6 +14,7 @@ from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.outcome import Actions, LegalActions, reach_probability
 from hierrouter.learning import value
 from hierrouter.learning.config import ExactConfig, Objective, RidgeConfig, TrainConfig, ValueConfig
+from hierrouter.learning.router import StateBatch
 from hierrouter.learning.sweep import TrainedSweep
 from hierrouter.learning.training import TrainedRouter, train
 from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
@@ -253,11 +254,13 @@ def test_a_live_state_gets_the_chances_of_the_fold(
     tree = made()
     router = train(tree, objective, VALUE, 0).router
     assert isinstance(router, ValueRouter) and router.model.dim == tree.dim
-    fold, states = tree.split("test"), router.model.actions.states
+    fold = tree.split("test")
     chances = router.probabilities(fold)
-    query, node = (each.ravel() for each in np.indices((len(fold), states)))
-    seen = fold.embedding_at(query, node), node.tolist(), fold.cost[query, node].tolist()
-    np.testing.assert_allclose(router.live_probabilities(*seen), chances[query, node], atol=1e-5)
+    query, node = (each.ravel() for each in np.indices(chances.shape[:2]))
+    vectors = fold.embedding_at(query, node)
+    states = StateBatch(vectors, node, fold.cost[query, node], ("",) * len(node), vectors)
+    live = router.live_probabilities(states)
+    np.testing.assert_allclose(live, chances[query, node], atol=1e-5)
     assert not chances[:, ~router.model.actions.legal()].any()
     np.testing.assert_allclose(chances.sum(axis=2), 1)
 

@@ -193,7 +193,7 @@ def live_log(testbed_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     config = replace(training_config("default", "exact", 1), keep_anyway=True)
     trained = train(tree, Objective(0.1, allow_stop=True), config, seed=1)
     for name in ("policy.weight", "policy.bias"):  # unsure of everything, and so draws everything
-        trained.router.weights[name] *= np.float32(0.2)
+        trained.router.network.weights[name] *= np.float32(0.2)
     save_checkpoint(trained, folder / "run")
     save_bundle(bundle_of(testbed_cache, tree), folder / "run")
     fold = tree.select(np.arange(0, len(tree), 2))

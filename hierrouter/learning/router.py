@@ -1,0 +1,147 @@
+"""What a trained router does, whichever kind of policy it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hierrouter.evaluation.outcome import Actions, Floats, Integers
+from hierrouter_cache.tree import RouteTree
+
+
+@dataclass(frozen=True, eq=False)
+class StateBatch:
+    """Some states of questions in service, at which a policy decides together.
+
+    Attributes:
+        embedding: float32[n, dim], the encoder's vectors of the view.
+        node: int64[n], number of each state.
+        cost: float64[n], C so far, in money.
+        groups: data set or label of each question; "" is unknown.
+        roots: float32[n, dim], the vectors of each question before any answer.
+    """
+
+    embedding: NDArray[np.float32]
+    node: Integers
+    cost: Floats
+    groups: Sequence[str]
+    roots: NDArray[np.float32]
+
+
+class LearnedPolicy(Protocol):
+    """A policy for one alpha, as a training leaves it.
+
+    Letters of shapes: n states, S states of a query, A actions.
+
+    Attributes:
+        kind: what it is, with its article, for messages.
+        holds_out: whether it decides on each query that it learned from as if it had not.
+        can_defer: whether its features say when it is in doubt, see `deferral.calibrate`.
+    """
+
+    kind: ClassVar[str]
+    holds_out: ClassVar[bool]
+    can_defer: ClassVar[bool]
+
+    @property
+    def dim(self) -> int:
+        """Length of the embeddings that it reads."""
+        ...
+
+    @property
+    def reads_question(self) -> bool:
+        """Whether it reads the embedding of the question itself after answers, too."""
+        return False
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The data sets or labels that it has routes for; empty if it does not read them."""
+        return ()
+
+    def has_learned(self, number: int) -> bool:
+        """Whether one of the numbers of a state was present in training."""
+        ...
+
+    def in_words(self, models: Sequence[str]) -> str:
+        """The policy in a sentence, with these names of the actions; empty if it is too long."""
+        return ""
+
+    def on(self, actions: Actions, calls: Integers, head: Integers) -> LearnedPolicy | None:
+        """Return the same policy on other routes; None if it knows those of its training only.
+
+        Args:
+            actions: what may be chosen there.
+            calls: int64[actions that call], the number of each in this policy.
+            head: int64[A], the number of each action in this policy.
+        """
+        return None
+
+    def probabilities(self, tree: RouteTree) -> Floats:
+        """float64[queries, S, A]: the stochastic policy at every state of a tree."""
+        ...
+
+    def features(self, tree: RouteTree) -> Floats:
+        """float64[queries, S, width]: of every state what other models can learn from."""
+        ...
+
+    def live_probabilities(self, states: StateBatch) -> Floats:
+        """float64[n, A]: the stochastic policy at some states."""
+        ...
+
+    def live_features(self, states: StateBatch) -> Floats:
+        """float64[n, width]: the features of some states."""
+        ...
+
+    def expected(self, states: StateBatch) -> Floats | None:
+        """Q, and C from the state on, that it expects after each action at some states.
+
+        Returns:
+            float64[n, A, 2]; NaN for an action that is not legal. None if it predicts neither.
+        """
+        ...
+
+    def preferences(self, states: StateBatch) -> Floats | None:
+        """float64[n, A]: the order of the actions that it does not choose, the best one highest.
+
+        None if that is the order of their probabilities.
+        """
+        return None
+
+
+class RewardPolicy(LearnedPolicy, Protocol):
+    """A policy that predicts Q and C of each action; R, which follows, is its feature of it."""
+
+    holds_out: ClassVar[bool] = True
+
+    def rewards(self, tree: RouteTree) -> Floats:
+        """Compute the expected R; of a query that it learned from as if it had not.
+
+        Returns:
+            float64[queries, S, A]; -inf for an action that is not legal.
+        """
+        ...
+
+    def expected(self, states: StateBatch) -> Floats:
+        """Q, and C from the state on, that it expects, see `LearnedPolicy.expected`."""
+        ...
+
+    def features(self, tree: RouteTree) -> Floats:
+        """float64[queries, S, A]: the expected R; 0 for an action that is not legal."""
+        return _finite(self.rewards(tree))
+
+    def live_features(self, states: StateBatch) -> Floats:
+        """float64[n, A]: the expected R; 0 for an action that is not legal."""
+        return _finite(self._reward(self.expected(states)))
+
+    def _reward(self, values: Floats) -> Floats:
+        """float64[...]: R of Q and C, float64[..., 2]; not finite where they are NaN."""
+        ...
+
+
+def _finite(rewards: Floats) -> Floats:
+    """The rewards, with 0 for an action that is not legal."""
+    return np.where(np.isfinite(rewards), rewards, 0.0)
