@@ -330,7 +330,7 @@ def sweep_with_fallback(
         return replace(alone, constants=(None,) * len(sweep.alphas))
     questions = training_queries(tree)
     hull = RouteHull.of(questions, sweep.objective.ends_early)
-    further = [*hull.changes.tolist(), *sweep.network_changes()]
+    further = [*hull.changes.tolist(), *sweep.model.changes(sweep.alphas)]
     alphas = _measured_alphas(questions, sweep.objective, (*sweep.alphas, *further))
     judged = _judged_gains(alone.at(alphas[0]), questions, alphas, alone.at, repetition, sweep)
     return _with_constants(sweep, questions, hull, alphas, judged)

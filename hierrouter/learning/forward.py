@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +20,7 @@ from hierrouter.evaluation.outcome import (
     LegalActions,
     has_holes,
 )
-from hierrouter.learning.router import LearnedPolicy, StateBatch
+from hierrouter.learning.router import LearnedPolicy, PolicyFamily, StateBatch
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
 
@@ -324,7 +326,7 @@ class NetworkRouter(LearnedPolicy):
 
 
 @dataclass(frozen=True)
-class NetworkGrid:
+class NetworkGrid(PolicyFamily):
     """A network for each alpha of a grid, and what it reaches on the fold that chose its weights.
 
     Attributes:
@@ -355,6 +357,47 @@ class NetworkGrid:
         Of a policy R changes in a straight line with alpha, so no further evaluation is needed.
         """
         return self.quality[number] - alpha * self.cost[number]
+
+    def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> NetworkRouter:
+        """The network of an alpha of the grid; between two, that with the higher R here."""
+        return NetworkRouter(self.networks[self._number(alpha, alphas)], actions)
+
+    def history(self, alpha: float, alphas: Sequence[float]) -> tuple[float, ...]:
+        """R of the network of an alpha on that fold, at each evaluation of the training."""
+        return self.histories[self._number(alpha, alphas)]
+
+    def learning_curve(self, alphas: Sequence[float]) -> list[dict[str, float]]:
+        """The learning curve of all networks, see `sweep_rows`."""
+        return sweep_rows(alphas, self.histories)
+
+    def changes(self, alphas: Sequence[float]) -> list[float]:
+        """The alphas between those of the grid at which another network becomes the better one."""
+        changes: list[float] = []
+        for number, (low, high) in enumerate(pairwise(alphas)):
+            saved = self.cost[number] - self.cost[number + 1]
+            if saved:
+                change = (self.quality[number] - self.quality[number + 1]) / saved
+                changes += [change] if low < change < high else []
+        return changes
+
+    def remark(self, alpha: float, alphas: Sequence[float]) -> str:
+        """The network that is taken outside of the grid, in words."""
+        low = alphas[0]
+        high = alphas[-1]
+        if low <= alpha <= high:
+            return ""
+        nearest = low if alpha < low else high
+        return (
+            f"alpha {alpha:g} lies outside of the sweep's, {low:g} to {high:g}: the network of "
+            f"alpha {nearest:g} stands for it"
+        )
+
+    def _number(self, alpha: float, alphas: Sequence[float]) -> int:
+        """The number of the network that decides at an alpha."""
+        above = bisect_left(alphas, alpha)
+        if above == len(alphas) or alpha == alphas[above] or above == 0:
+            return min(above, len(alphas) - 1)
+        return max(above - 1, above, key=lambda number: self.reward(number, alpha))
 
 
 def sweep_rows(

@@ -40,7 +40,7 @@ from hierrouter.learning.config import (
     ValueConfig,
 )
 from hierrouter.learning.forward import softmax_policy
-from hierrouter.learning.router import RewardPolicy, StateBatch
+from hierrouter.learning.router import PolicyFamily, RewardPolicy, StateBatch, nearest_alpha
 from hierrouter.learning.value import (
     ValueModel,
     ValueRouter,
@@ -472,7 +472,7 @@ def _mean_of_known(rewards: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class MeanModel:
+class MeanModel(PolicyFamily):
     """Several policy classes for every alpha.
 
     Attributes:
@@ -483,11 +483,11 @@ class MeanModel:
     values: tuple[ValueModel, ...]
     tables: tuple[TableGrid, ...]
 
-    def at(self, alpha: float, number: int) -> MeanRouter:
-        """The router at an alpha, with the tables of one alpha of the grid, by its number."""
+    def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> MeanRouter:
+        """The mean at one alpha, with the tables of the nearest alpha of the grid."""
         return MeanRouter(
-            tuple(ValueRouter(model, alpha) for model in self.values),
-            tuple(grid.tables[number].at(alpha) for grid in self.tables),
+            tuple(model.at(alpha, alphas, actions) for model in self.values),
+            tuple(grid.at(alpha, alphas, actions) for grid in self.tables),
         )
 
 
@@ -516,7 +516,7 @@ def fit_mean(
 
 
 @dataclass(frozen=True)
-class TableGrid:
+class TableGrid(PolicyFamily):
     """A table of routes for each alpha of a grid.
 
     Attributes:
@@ -525,10 +525,9 @@ class TableGrid:
 
     tables: tuple[TableRouter, ...]
 
-    @property
-    def dim(self) -> int:
-        """Length of the embeddings that they read."""
-        return self.tables[0].dim
+    def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> TableRouter:
+        """The table of the nearest alpha of the grid, whose routes are chosen anew."""
+        return self.tables[nearest_alpha(alpha, alphas)].at(alpha)
 
 
 def question_vectors(tree: RouteTree) -> Array:

@@ -142,6 +142,44 @@ class RewardPolicy(LearnedPolicy, Protocol):
         ...
 
 
+class PolicyFamily(Protocol):
+    """Learned policies for every alpha; `alphas` is always the grid that they were learned for."""
+
+    def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> LearnedPolicy:
+        """The policy for one alpha.
+
+        Args:
+            alpha: any one >= 0.
+            alphas: the grid, ascending.
+            actions: what may be chosen.
+        """
+        ...
+
+    def history(self, alpha: float, alphas: Sequence[float]) -> tuple[float, ...]:
+        """The learning curve of the policy for one alpha, see `TrainedRouter.history`."""
+        return ()
+
+    def learning_curve(self, alphas: Sequence[float]) -> list[dict[str, float]]:
+        """The learning curve of all policies, a row for each evaluation, see `sweep_rows`."""
+        return []
+
+    def changes(self, alphas: Sequence[float]) -> list[float]:
+        """The alphas between those of the grid at which another policy of it becomes better."""
+        return []
+
+    def remark(self, alpha: float, alphas: Sequence[float]) -> str:
+        """What a user should know about the policy for an alpha, in words; mostly nothing."""
+        return ""
+
+
+def nearest_alpha(alpha: float, alphas: Sequence[float]) -> int:
+    """The position in a grid of the alpha with the smallest ratio to this one."""
+    grid = np.array(alphas)
+    # 0 has no ratio to anything; it counts as a tenth of the least alpha above it.
+    offset = grid[grid > 0].min(initial=1.0) / 10
+    return int(np.abs(np.log((grid + offset) / (alpha + offset))).argmin())
+
+
 def _finite(rewards: Floats) -> Floats:
     """The rewards, with 0 for an action that is not legal."""
     return np.where(np.isfinite(rewards), rewards, 0.0)

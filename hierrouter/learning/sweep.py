@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -14,30 +13,26 @@ from hierrouter.declarations.checks import MAX_ALPHA
 from hierrouter.evaluation.budget import RouteHull, policy_break_points, within_budget
 from hierrouter.evaluation.outcome import Floats
 from hierrouter.learning.config import (
-    MeanConfig,
     NetworkConfig,
     Objective,
     OnEpoch,
     OnEvaluation,
-    TableConfig,
     TrainConfig,
-    ValueConfig,
     ignore_epoch,
     ignore_evaluation,
 )
-from hierrouter.learning.forward import NetworkGrid, NetworkRouter
-from hierrouter.learning.policy_classes import MeanModel, TableGrid, fit_mean, fit_table
+from hierrouter.learning.forward import NetworkGrid
 from hierrouter.learning.resumption import Resumption, TrainingState
-from hierrouter.learning.router import LearnedPolicy
+from hierrouter.learning.router import PolicyFamily, nearest_alpha
 from hierrouter.learning.training import (
     Constant,
     Ladder,
     Origin,
     TrainedRouter,
-    fit_value,
+    fit_family,
     training_folds,
 )
-from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, ValueModel, ValueRouter
+from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.tables import money
 from hierrouter_cache.errors import InputError
@@ -110,7 +105,7 @@ class TrainedSweep:
             alphas.
     """
 
-    model: ValueModel | NetworkGrid | TableGrid | MeanModel
+    model: PolicyFamily
     alphas: tuple[float, ...]
     objective: Objective
     origin: Origin
@@ -129,24 +124,12 @@ class TrainedSweep:
         Raises:
             InputError: alpha is not finite, below 0 or too great for an `Objective`.
         """
-        router: LearnedPolicy
-        history: tuple[float, ...] = ()
-        if isinstance(self.model, NetworkGrid):
-            number = self._network_at(self.model, alpha)
-            actions = self.objective.actions(self.origin.layout)
-            router = NetworkRouter(self.model.networks[number], actions)
-            history = self.model.histories[number]
-        elif isinstance(self.model, TableGrid):
-            router = self.model.tables[self._nearest(alpha)].at(alpha)
-        elif isinstance(self.model, MeanModel):
-            router = self.model.at(alpha, self._nearest(alpha))
-        else:
-            router = ValueRouter(self.model, alpha)
+        actions = self.objective.actions(self.origin.layout)
         return TrainedRouter(
-            router=router,
+            router=self.model.at(alpha, self.alphas, actions),
             objective=replace(self.objective, alpha=alpha),
             origin=self.origin,
-            history=history,
+            history=self.model.history(alpha, self.alphas),
             constant=self._constant_at(alpha),
         )
 
@@ -174,14 +157,8 @@ class TrainedSweep:
 
         The value model has learned for every alpha, networks for those of the grid.
         """
-        low = self.alphas[0]
-        high = self.alphas[-1]
-        if isinstance(self.model, NetworkGrid) and not low <= alpha <= high:
-            nearest = low if alpha < low else high
-            return (
-                f"alpha {alpha:g} lies outside of the sweep's, {low:g} to {high:g}: the network of "
-                f"alpha {nearest:g} stands for it"
-            )
+        if remark := self.model.remark(alpha, self.alphas):
+            return remark
         if self.fixed is None and any(self.constants) and alpha not in self.alphas:
             return (
                 f"the sweep is of an earlier version, which knows the best fixed route at the "
@@ -195,33 +172,7 @@ class TrainedSweep:
             return self.constants[self.alphas.index(alpha)]
         if self.fixed:
             return self.fixed.at(alpha)
-        return self.constants[self._nearest(alpha)] if self.constants else None
-
-    def _network_at(self, grid: NetworkGrid, alpha: float) -> int:
-        """The number of the network that decides at an alpha."""
-        above = bisect_left(self.alphas, alpha)
-        if above == len(self.alphas) or alpha == self.alphas[above] or above == 0:
-            return min(above, len(self.alphas) - 1)
-        return max(above - 1, above, key=lambda number: grid.reward(number, alpha))
-
-    def network_changes(self) -> list[float]:
-        """The alphas between those of the grid at which another network becomes the better one."""
-        changes: list[float] = []
-        if isinstance(self.model, NetworkGrid):
-            grid = self.model
-            for number, (low, high) in enumerate(pairwise(self.alphas)):
-                saved = grid.cost[number] - grid.cost[number + 1]
-                if saved:
-                    change = (grid.quality[number] - grid.quality[number + 1]) / saved
-                    changes += [change] if low < change < high else []
-        return changes
-
-    def _nearest(self, alpha: float) -> int:
-        """The position in the grid of the alpha with the smallest ratio to this one."""
-        grid = np.array(self.alphas)
-        # 0 has no ratio to anything; it counts as a tenth of the least alpha above it.
-        offset = grid[grid > 0].min(initial=1.0) / 10
-        return int(np.abs(np.log((grid + offset) / (alpha + offset))).argmin())
+        return self.constants[nearest_alpha(alpha, self.alphas)] if self.constants else None
 
 
 # A router for one alpha, or for every alpha.
@@ -260,41 +211,30 @@ def train_sweep(
             from is not one of this training.
     """
     origin = Origin.of(tree, config, seed)
-    model: ValueModel | NetworkGrid | TableGrid | MeanModel
-    if isinstance(config, ValueConfig):
-        model = fit_value(tree, alphas, objective, config, on_epoch)
-    elif isinstance(config, TableConfig):
-        tables = (
-            fit_table(tree, replace(objective, alpha=alpha), config, seed) for alpha in alphas
-        )
-        model = TableGrid(tuple(tables))
-    elif isinstance(config, MeanConfig):
-        model = fit_mean(tree, alphas, objective, seed)
-    else:
-        assert isinstance(config, NetworkConfig)
-        # Imported here: training a network needs torch, deciding with a trained one does not.
-        from hierrouter.learning.alpha_network import fit_networks
+    if not isinstance(config, NetworkConfig):
+        family = fit_family(tree, alphas, objective, config, seed, on_epoch)
+        return TrainedSweep(family, tuple(alphas), objective, origin)
+    # Imported here: training a network needs torch, deciding with a trained one does not.
+    from hierrouter.learning.alpha_network import fit_networks
 
-        resumption = resumption or Resumption()
-        on_checkpoint = resumption.on_checkpoint
+    resumption = resumption or Resumption()
+    on_checkpoint = resumption.on_checkpoint
 
-        def on_grid(state: TrainingState, grid: NetworkGrid) -> None:
-            on_checkpoint(
-                replace(state, policy=TrainedSweep(grid, tuple(alphas), objective, origin))
-            )
+    def on_grid(state: TrainingState, grid: NetworkGrid) -> None:
+        on_checkpoint(replace(state, policy=TrainedSweep(grid, tuple(alphas), objective, origin)))
 
-        model = fit_networks(
-            training_folds(tree),
-            alphas,
-            objective,
-            config,
-            seed,
-            on_epoch or ignore_epoch,
-            resumption,
-            on_evaluation,
-            on_grid,
-        )
-    return TrainedSweep(model, tuple(alphas), objective, origin)
+    networks = fit_networks(
+        training_folds(tree),
+        alphas,
+        objective,
+        config,
+        seed,
+        on_epoch or ignore_epoch,
+        resumption,
+        on_evaluation,
+        on_grid,
+    )
+    return TrainedSweep(networks, tuple(alphas), objective, origin)
 
 
 def alpha_grid(

@@ -42,10 +42,10 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.forward import NetworkRouter, TrainedNetwork
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
-from hierrouter.learning.policy_classes import fit_mean, fit_table
+from hierrouter.learning.policy_classes import TableGrid, fit_mean, fit_table
 from hierrouter.learning.resumption import Resumption, TrainingState, select
-from hierrouter.learning.router import LearnedPolicy, StateBatch
-from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
+from hierrouter.learning.router import LearnedPolicy, PolicyFamily, StateBatch
+from hierrouter.learning.value import fit, training_queries
 from hierrouter.questions.datasets import TEST_SHARE
 from hierrouter.tables import safe_text
 from hierrouter_cache.errors import InputError
@@ -89,21 +89,14 @@ def train(
             is not one of this training.
     """
     origin = Origin.of(tree, config, seed)
-    if isinstance(config, ValueConfig):
-        model = fit_value(tree, [objective.alpha], objective, config, on_epoch)
-        value_router = ValueRouter(model, objective.alpha)
-        return TrainedRouter(value_router, objective, origin, history=())
-    if isinstance(config, TableConfig):
-        table_router = fit_table(tree, objective, config, seed)
-        return TrainedRouter(table_router, objective, origin, history=())
-    if isinstance(config, MeanConfig):
-        mean_router = fit_mean(tree, [objective.alpha], objective, seed).at(objective.alpha, 0)
-        return TrainedRouter(mean_router, objective, origin, history=())
-    assert isinstance(config, NetworkConfig)
+    alpha = objective.alpha
+    actions = objective.actions(tree.layout)
+    if not isinstance(config, NetworkConfig):
+        family = fit_family(tree, (alpha,), objective, config, seed, on_epoch)
+        return TrainedRouter(family.at(alpha, (alpha,), actions), objective, origin, history=())
     require_given(config, own)
     from hierrouter.learning import network  # torch: see above
 
-    alpha = objective.alpha
     folds = network.fold_pair(training_folds(tree), objective)
     learn_from, _ = folds
 
@@ -127,7 +120,7 @@ def train(
             on_evaluation,
         )
     return TrainedRouter(
-        NetworkRouter(router.export(), objective.actions(origin.layout)),
+        NetworkRouter(router.export(), actions),
         objective,
         origin,
         tuple(best.history),
@@ -176,19 +169,29 @@ def learner_class(
     return ExactLearner
 
 
-def fit_value(
+def fit_family(
     tree: RouteTree,
     alphas: Sequence[float],
     objective: Objective,
-    config: ValueConfig,
+    config: TrainConfig,
+    seed: int,
     on_epoch: OnEpoch | None = None,
-) -> ValueModel:
-    """Call `value.fit`; to `on_epoch` each state is an epoch, and no value is known (NaN)."""
+) -> PolicyFamily:
+    """Learn policies that no epochs are needed for; see `sweep.train_sweep` for the arguments.
+
+    To `on_epoch` each state of a value model is an epoch, and no value is known (NaN).
+    """
+    if isinstance(config, TableConfig):
+        each = (replace(objective, alpha=alpha) for alpha in alphas)
+        return TableGrid(tuple(fit_table(tree, objective, config, seed) for objective in each))
+    if isinstance(config, MeanConfig):
+        return fit_mean(tree, alphas, objective, seed)
 
     def on_state(done: int, total: int) -> None:
         if on_epoch:
             on_epoch(done, total, math.nan, math.nan)
 
+    assert isinstance(config, ValueConfig)
     return fit(tree, alphas, objective, config, on_state)
 
 

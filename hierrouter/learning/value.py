@@ -32,7 +32,7 @@ from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Actions, LegalActions, has_holes, reach_probability
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax_policy
-from hierrouter.learning.router import RewardPolicy, StateBatch
+from hierrouter.learning.router import PolicyFamily, RewardPolicy, StateBatch
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NOT_OFFERED
@@ -244,7 +244,7 @@ def rank_among(numbers: Array, quantiles: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class ValueModel:
+class ValueModel(PolicyFamily):
     """Predictions of Q and C after every action at every state, at any alpha.
 
     Attributes:
@@ -302,6 +302,10 @@ class ValueModel:
             fits += self._fitting_parts(regression, len(choices), components)
         if not all(fits):
             raise ValueError("the parts of a value model do not fit")
+
+    def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> ValueRouter:
+        """The value model at one alpha, which need not be of the grid."""
+        return ValueRouter(self, alpha)
 
     @cached_property
     def choices(self) -> list[Integers]:

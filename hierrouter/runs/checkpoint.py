@@ -35,7 +35,7 @@ from hierrouter.learning.policy_classes import (
     tensors_of_table,
 )
 from hierrouter.learning.resumption import prefix, select
-from hierrouter.learning.router import LearnedPolicy
+from hierrouter.learning.router import LearnedPolicy, PolicyFamily
 from hierrouter.learning.sweep import FixedChoices, Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Ladder, Origin, TrainedRouter, requested_config
 from hierrouter.learning.value import (
@@ -385,7 +385,8 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
         return _sweep(description, origin, objective, shape, tensors)
     router: LearnedPolicy
     if "mean" in description:
-        router = _mean_model(description["mean"], origin, objective, tensors).at(objective.alpha, 0)
+        family = _mean_model(description["mean"], origin, objective, tensors)
+        router = family.at(objective.alpha, (objective.alpha,), objective.actions(origin.layout))
     elif "table" in description:
         router = _table(description["table"], origin, objective, tensors)
     elif shape is None:
@@ -448,7 +449,7 @@ def _sweep(
     shape: RouterShape | None,
     tensors: dict[str, Array],
 ) -> TrainedSweep:
-    model: ValueModel | NetworkGrid | TableGrid | MeanModel
+    model: PolicyFamily
     if "mean" in description:
         model = _mean_model(description["mean"], origin, objective, tensors)
     elif "tables" in description:

@@ -15,7 +15,6 @@ from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, gap
 from hierrouter.evaluation.intervals import Judge, Judgement, reward_interval
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
-from hierrouter.learning.forward import NetworkGrid, sweep_rows
 from hierrouter.learning.sweep import Policy, TrainedSweep
 from hierrouter.learning.training import TrainedRouter, choosing_fold
 from hierrouter.runs import checkpoint, folders
@@ -159,8 +158,7 @@ def history_table(trained: Policy) -> pa.Table:
 
 def _sweep_history(sweep: TrainedSweep) -> pa.Table:
     """Return the learning curve of a sweep, see `history_table`."""
-    histories = sweep.model.histories if isinstance(sweep.model, NetworkGrid) else ()
-    rows = sweep_rows(sweep.alphas, histories)
+    rows = sweep.model.learning_curve(sweep.alphas)
     epochs = evaluated_epochs(sweep.origin.config, len(rows))
     columns = {"epoch": pa.array(epochs, pa.int64())}
     for name in rows[0] if rows else ("validation",):
