@@ -20,6 +20,7 @@ from hierrouter.evaluation.outcome import (
     LegalActions,
     has_holes,
 )
+from hierrouter.learning.resumption import prefix, select
 from hierrouter.learning.router import LearnedPolicy, PolicyFamily, StateBatch
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree
@@ -30,6 +31,7 @@ Array = NDArray[np.float32]
 STATES_PER_PASS = 16_384
 # The logit of an action that is not legal: its probability is 0, and no sum becomes NaN.
 ILLEGAL_LOGIT = -1e9
+NETWORK_GROUP = "network"  # begins the names of the tensors of a network of several
 UNSEEN_SPREAD = 1e9  # the deviation of a number that was absent at every state
 NUMBERS_GAIN = 4.0  # how much larger a standardised number is read than a component of a text
 
@@ -294,6 +296,14 @@ class NetworkRouter(LearnedPolicy):
         """Length of the embeddings that it reads."""
         return self.network.shape.dim
 
+    def as_object(self) -> dict[str, Any]:
+        """The shape, as JSON values."""
+        return {"shape": self.network.shape.as_object()}
+
+    def tensors(self) -> dict[str, Array]:
+        """The weights, by name."""
+        return self.network.weights
+
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was present in training."""
         return self.network.has_learned(number)
@@ -350,6 +360,47 @@ class NetworkGrid(PolicyFamily):
         is_finite = np.isfinite([*self.quality, *self.cost]).all()
         if not count or lengths != {count} or not is_finite:
             raise ValueError("the parts of a grid of networks do not fit")
+
+    @classmethod
+    def from_object(
+        cls, values: Mapping[str, Any], shape: RouterShape, tensors: Mapping[str, Array], count: int
+    ) -> NetworkGrid:
+        """Return the networks that `as_object` and `tensors` describe.
+
+        Args:
+            values: what `as_object` returned.
+            shape: that of `values`.
+            tensors: what `tensors` returned.
+            count: number of networks.
+
+        Raises:
+            ValueError, TypeError, KeyError: they describe none.
+        """
+        groups = [select(tensors, f"{NETWORK_GROUP}{number}") for number in range(count)]
+        if len(tensors) != count * len(shape.tensors):
+            raise ValueError("tensors of no network")
+        return cls(
+            networks=tuple(TrainedNetwork(shape, weights) for weights in groups),
+            quality=tuple(map(float, values["quality"])),
+            cost=tuple(map(float, values["cost"])),
+            histories=tuple(tuple(map(float, history)) for history in values["histories"]),
+        )
+
+    def as_object(self) -> dict[str, Any]:
+        """The shape of the networks, and what they reach, as JSON values."""
+        return {
+            "shape": self.networks[0].shape.as_object(),
+            "quality": list(self.quality),
+            "cost": list(self.cost),
+            "histories": [list(history) for history in self.histories],
+        }
+
+    def tensors(self) -> dict[str, Array]:
+        """The weights of all networks, by name."""
+        arrays: dict[str, Array] = {}
+        for number, network in enumerate(self.networks):
+            arrays.update(prefix(f"{NETWORK_GROUP}{number}", network.weights))
+        return arrays
 
     def reward(self, number: int, alpha: float) -> float:
         """R of one of the networks at any alpha, on the fold that chose its weights.

@@ -12,7 +12,7 @@ axis of a value, of length 2, is Q and C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -40,6 +40,7 @@ from hierrouter.learning.config import (
     ValueConfig,
 )
 from hierrouter.learning.forward import softmax_policy
+from hierrouter.learning.resumption import prefix, select
 from hierrouter.learning.router import PolicyFamily, RewardPolicy, StateBatch, nearest_alpha
 from hierrouter.learning.value import (
     ValueModel,
@@ -60,6 +61,9 @@ ALL = 0  # row of a table that has the means over all questions
 POOLINGS = (300.0, 100.0, 30.0, 10.0, 3.0, 0.0)
 MAX_CENTRE_QUERIES = 4_096  # queries from which centres are computed, at most
 CENTRE_STARTS = 1  # random starts of k-means
+TABLE_TENSORS = ("centres", "route", "listed", "values", "count", "learned", "without_self")
+TABLE_GROUP = "table"  # begins the names of the tensors of a table of several
+VALUE_GROUP = "value"  # begins the names of the tensors of a value model of several
 MAX_LISTED_GROUPS = 8  # groups that a sentence lists, at most
 
 
@@ -117,6 +121,56 @@ class RouteTable:
         ]
         if not all(fits) or not self._has_routes:
             raise ValueError("the parts of a table of routes do not fit")
+
+    @classmethod
+    def from_object(
+        cls,
+        values: Mapping[str, Any],
+        tensors: Mapping[str, NDArray[Any]],
+        actions: Actions,
+        fingerprint: str,
+    ) -> RouteTable:
+        """Return the table that `as_object` and `tensors` describe.
+
+        Args:
+            values: what `as_object` returned.
+            tensors: what `tensors` returned.
+            actions: what may be chosen.
+            fingerprint: of the tree it was learned from.
+
+        Raises:
+            ValueError, TypeError, KeyError: they describe none.
+        """
+        names = tuple(values["names"])
+        is_plain = isinstance(values["dim"], int) and all(isinstance(name, str) for name in names)
+        if set(tensors) != set(TABLE_TENSORS) or not is_plain:
+            raise ValueError("tensors of no table of routes")
+        alpha = float(values["alpha"])
+        pooling = float(values["pooling"])
+        if not (0 <= alpha < np.inf and 0 <= pooling < np.inf):
+            raise ValueError(f"alpha {alpha}, pooling {pooling}")
+        return cls(
+            actions=actions,
+            alpha=alpha,
+            pooling=pooling,
+            fingerprint=fingerprint,
+            dim=values["dim"],
+            names=names,
+            **tensors,
+        )
+
+    def as_object(self) -> dict[str, Any]:
+        """What the tensors do not hold, as JSON values."""
+        return {
+            "alpha": self.alpha,
+            "dim": self.dim,
+            "names": list(self.names),
+            "pooling": self.pooling,
+        }
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays, by name."""
+        return {name: getattr(self, name) for name in TABLE_TENSORS}
 
     @property
     def _has_routes(self) -> bool:
@@ -270,6 +324,14 @@ class TableRouter(RewardPolicy):
         """The data sets or labels that it has routes for; empty if groups are clusters."""
         return self.table.names
 
+    def as_object(self) -> dict[str, Any]:
+        """The table without its tensors, as JSON values."""
+        return {"table": self.table.as_object()}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the table, by name."""
+        return self.table.tensors()
+
     def has_learned(self, number: int) -> bool:
         """False: it reads no number of a state."""
         return False
@@ -414,6 +476,20 @@ class MeanRouter(RewardPolicy):
         """The data sets or labels that one of its tables has routes for."""
         return next((table.groups for table in self.tables if table.groups), ())
 
+    def as_object(self) -> dict[str, Any]:
+        """What the tensors do not hold, as JSON values."""
+        return self._family.as_object()
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of all of them, by name."""
+        return self._family.tensors()
+
+    @property
+    def _family(self) -> MeanModel:
+        """The same parts, as if they were for a grid of this alpha."""
+        tables = tuple(TableGrid((table,)) for table in self.tables)
+        return MeanModel(tuple(value.model for value in self.values), tables)
+
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was present in training."""
         return any(value.has_learned(number) for value in self.values)
@@ -483,6 +559,63 @@ class MeanModel(PolicyFamily):
     values: tuple[ValueModel, ...]
     tables: tuple[TableGrid, ...]
 
+    @classmethod
+    def from_object(
+        cls,
+        values: Mapping[str, Any],
+        tensors: Mapping[str, NDArray[Any]],
+        actions: Actions,
+        rate: tuple[tuple[float, ...], ...],
+        fingerprint: str,
+        count: int,
+    ) -> MeanModel:
+        """Return the classes that `as_object` and `tensors` describe.
+
+        Args:
+            values: the mean that `as_object` returned.
+            tensors: what `tensors` returned.
+            actions: what may be chosen.
+            rate: M pairs, the prices they were learned under.
+            fingerprint: of the tree they were learned from.
+            count: number of alphas of the grid.
+
+        Raises:
+            ValueError, TypeError, KeyError: they describe none.
+        """
+        models = [
+            ValueModel.from_object(
+                model, select(tensors, f"{VALUE_GROUP}{number}"), actions, rate, fingerprint
+            )
+            for number, model in enumerate(values["values"])
+        ]
+        grids = [
+            TableGrid.from_object(
+                grid, select(tensors, f"{TABLE_GROUP}s{number}"), actions, fingerprint, count
+            )
+            for number, grid in enumerate(values["tables"])
+        ]
+        if not models:
+            raise ValueError("no value model")
+        return cls(tuple(models), tuple(grids))
+
+    def as_object(self) -> dict[str, Any]:
+        """What the tensors do not hold, as JSON values."""
+        return {
+            "mean": {
+                "values": [model.as_object() for model in self.values],
+                "tables": [grid.as_object()["tables"] for grid in self.tables],
+            }
+        }
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of all classes, by name."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for number, model in enumerate(self.values):
+            arrays.update(prefix(f"{VALUE_GROUP}{number}", model.tensors()))
+        for number, grid in enumerate(self.tables):
+            arrays.update(prefix(f"{TABLE_GROUP}s{number}", grid.tensors()))
+        return arrays
+
     def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> MeanRouter:
         """The mean at one alpha, with the tables of the nearest alpha of the grid."""
         return MeanRouter(
@@ -524,6 +657,48 @@ class TableGrid(PolicyFamily):
     """
 
     tables: tuple[TableRouter, ...]
+
+    @classmethod
+    def from_object(
+        cls,
+        values: Sequence[Mapping[str, Any]],
+        tensors: Mapping[str, NDArray[Any]],
+        actions: Actions,
+        fingerprint: str,
+        count: int,
+    ) -> TableGrid:
+        """Return the tables that `as_object` and `tensors` describe.
+
+        Args:
+            values: the tables that `as_object` returned.
+            tensors: what `tensors` returned.
+            actions: what may be chosen.
+            fingerprint: of the tree they were learned from.
+            count: number of tables.
+
+        Raises:
+            ValueError, TypeError, KeyError: they describe none.
+        """
+        if len(values) != count:
+            raise ValueError(f"{len(values)} tables")
+        tables = [
+            RouteTable.from_object(
+                table, select(tensors, f"{TABLE_GROUP}{number}"), actions, fingerprint
+            )
+            for number, table in enumerate(values)
+        ]
+        return cls(tuple(map(TableRouter, tables)))
+
+    def as_object(self) -> dict[str, Any]:
+        """The tables without their tensors, as JSON values."""
+        return {"tables": [router.table.as_object() for router in self.tables]}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of all tables, by name."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for number, router in enumerate(self.tables):
+            arrays.update(prefix(f"{TABLE_GROUP}{number}", router.tensors()))
+        return arrays
 
     def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> TableRouter:
         """The table of the nearest alpha of the grid, whose routes are chosen anew."""
@@ -742,57 +917,3 @@ def sums_by_group(values: Floats, group: Integers) -> tuple[Floats, Integers]:
     order = np.argsort(group, kind="stable")
     starts = np.cumsum(count) - count
     return np.add.reduceat(values[order], starts, axis=0), count
-
-
-TABLE_TENSORS = ("centres", "route", "listed", "values", "count", "learned", "without_self")
-
-
-def describe_table(router: TableRouter) -> dict[str, Any]:
-    """What the tensors of a table do not hold, as JSON values."""
-    table = router.table
-    return {
-        "alpha": table.alpha,
-        "dim": table.dim,
-        "names": list(table.names),
-        "pooling": table.pooling,
-    }
-
-
-def tensors_of_table(router: TableRouter) -> dict[str, NDArray[Any]]:
-    """The arrays of a table, by name."""
-    return {name: getattr(router.table, name) for name in TABLE_TENSORS}
-
-
-def rebuild_table(
-    values: dict[str, Any], tensors: dict[str, NDArray[Any]], actions: Actions, fingerprint: str
-) -> TableRouter:
-    """Make a table of its description and its arrays.
-
-    Args:
-        values: see `describe_table`.
-        tensors: see `tensors_of_table`.
-        actions: what may be chosen.
-        fingerprint: of the tree it was learned from.
-
-    Raises:
-        ValueError, TypeError, KeyError: they are not those of a table.
-    """
-    names = tuple(values["names"])
-    is_plain = isinstance(values["dim"], int) and all(isinstance(name, str) for name in names)
-    if set(tensors) != set(TABLE_TENSORS) or not is_plain:
-        raise ValueError("tensors of no table of routes")
-    alpha = float(values["alpha"])
-    pooling = float(values["pooling"])
-    if not (0 <= alpha < np.inf and 0 <= pooling < np.inf):
-        raise ValueError(f"alpha {alpha}, pooling {pooling}")
-    return TableRouter(
-        RouteTable(
-            actions=actions,
-            alpha=alpha,
-            pooling=pooling,
-            fingerprint=fingerprint,
-            dim=values["dim"],
-            names=names,
-            **tensors,
-        )
-    )

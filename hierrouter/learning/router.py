@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,14 @@ class LearnedPolicy(Protocol):
     def groups(self) -> tuple[str, ...]:
         """The data sets or labels that it has routes for; empty if it does not read them."""
         return ()
+
+    def as_object(self) -> dict[str, Any]:
+        """The entries of a checkpoint's description that tell it, as JSON values by name."""
+        ...
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of a checkpoint, by name."""
+        ...
 
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers of a state was present in training."""
@@ -153,6 +161,14 @@ class PolicyFamily(Protocol):
             alphas: the grid, ascending.
             actions: what may be chosen.
         """
+        ...
+
+    def as_object(self) -> dict[str, Any]:
+        """The entries of a checkpoint's description that tell it, as JSON values by name."""
+        ...
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of a checkpoint, by name."""
         ...
 
     def history(self, alpha: float, alphas: Sequence[float]) -> tuple[float, ...]:

@@ -18,10 +18,10 @@ a state, m landmarks. The last axis of a value, of length 2, is Q and C from the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from hierrouter.evaluation.budget import policy_break_points
 from hierrouter.evaluation.outcome import Actions, LegalActions, has_holes, reach_probability
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax_policy
+from hierrouter.learning.resumption import prefix
 from hierrouter.learning.router import PolicyFamily, RewardPolicy, StateBatch
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter_cache.errors import InputError
@@ -64,6 +65,8 @@ MIN_ROUTE_QUERIES = 20  # a route of fewer queries shares its regression with ot
 MIN_ACTION_QUERIES = 2  # an action of fewer queries is not learned: without one, nothing is left
 TEMPERATURES = np.geomspace(0.003, 3.0, 25)  # to choose from, in standard deviations of R
 MAX_CACHED_NUMBERS = 1 << 26  # numbers of predictions that are kept for the next alpha
+# Names of the tensors of a checkpoint, or of the attributes in them, that are integers.
+INTEGER_TENSORS = ("numbers", "learned", "kernel", "columns", "regression", "owner")
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +217,9 @@ class RouteRegression(Regression):
     without_query: Array
 
 
+Part = TypeVar("Part", TextProjection, StateRegression, RouteRegression)
+
+
 def rank_among(numbers: Array, quantiles: Array) -> Array:
     """Rank each number among the quantiles of its column.
 
@@ -302,6 +308,74 @@ class ValueModel(PolicyFamily):
             fits += self._fitting_parts(regression, len(choices), components)
         if not all(fits):
             raise ValueError("the parts of a value model do not fit")
+
+    @classmethod
+    def from_object(
+        cls,
+        values: Mapping[str, Any],
+        tensors: Mapping[str, NDArray[Any]],
+        actions: Actions,
+        rate: tuple[tuple[float, ...], ...],
+        fingerprint: str,
+    ) -> ValueModel:
+        """Return the model that `as_object` and `tensors` describe.
+
+        Args:
+            values: what `as_object` returned.
+            tensors: what `tensors` returned.
+            actions: what may be chosen.
+            rate: M pairs, the prices it was learned under.
+            fingerprint: of the tree it was learned from.
+
+        Raises:
+            ValueError, TypeError, KeyError: they describe none.
+        """
+        for name, tensor in tensors.items():
+            is_integer = name.rpartition(".")[2] in INTEGER_TENSORS
+            if tensor.dtype != (np.int64 if is_integer else np.float32):
+                raise TypeError(f"{name} of {tensor.dtype}")
+
+        def parts(part_class: type[Part], name: str, count: int) -> tuple[Part, ...]:
+            names = [each.name for each in fields(part_class)]
+            return tuple(
+                part_class(**{each: tensors[f"{name}{number}.{each}"] for each in names})
+                for number in range(count)
+            )
+
+        number = tensors.get("regression")
+        positions: tuple[StateRegression, ...] | tuple[RouteRegression, ...]
+        if number is None:
+            positions = parts(StateRegression, "state", actions.states)
+        else:
+            is_possible = 0 <= number.min() <= number.max() < len(number)
+            if number.shape != (actions.states,) or not is_possible:
+                raise ValueError("regressions of other states")
+            positions = parts(RouteRegression, "state", int(number.max()) + 1)
+        return cls(
+            actions=actions,
+            knots=tuple(map(float, values["knots"])),
+            rate=rate,
+            fingerprint=fingerprint,
+            texts=parts(TextProjection, "text", values["texts"]),
+            numbers=tensors["numbers"],
+            positions=positions,
+            learned=tensors["learned"],
+            number=number,
+        )
+
+    def as_object(self) -> dict[str, Any]:
+        """What the tensors do not hold, as JSON values."""
+        return {"knots": self.knots, "texts": len(self.texts)}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays, by name."""
+        arrays = {"learned": self.learned, "numbers": self.numbers}
+        if self.number is not None:  # a model of states has one regression for each
+            arrays["regression"] = self.number
+        for kind, parts in (("text", self.texts), ("state", self.positions)):
+            for number, part in enumerate(parts):
+                arrays.update(prefix(f"{kind}{number}", vars(part)))
+        return arrays
 
     def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> ValueRouter:
         """The value model at one alpha, which need not be of the grid."""
@@ -560,6 +634,14 @@ class ValueRouter(RewardPolicy):
     def dim(self) -> int:
         """Length of the embeddings that it reads."""
         return self.model.dim
+
+    def as_object(self) -> dict[str, Any]:
+        """What the tensors of the model do not hold, as JSON values."""
+        return self.model.as_object()
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the model, by name."""
+        return self.model.tensors()
 
     def has_learned(self, number: int) -> bool:
         """Whether one of the numbers was present in training."""

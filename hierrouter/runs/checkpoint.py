@@ -11,11 +11,11 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,28 +23,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hierrouter.evaluation.budget import RouteHull
+from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import NetworkConfig, Objective, config_class
 from hierrouter.learning.forward import NetworkGrid, NetworkRouter, RouterShape, TrainedNetwork
-from hierrouter.learning.policy_classes import (
-    MeanModel,
-    MeanRouter,
-    TableGrid,
-    TableRouter,
-    describe_table,
-    rebuild_table,
-    tensors_of_table,
-)
+from hierrouter.learning.policy_classes import MeanModel, RouteTable, TableGrid, TableRouter
 from hierrouter.learning.resumption import prefix, select
 from hierrouter.learning.router import LearnedPolicy, PolicyFamily
 from hierrouter.learning.sweep import FixedChoices, Policy, TrainedSweep
 from hierrouter.learning.training import Constant, Ladder, Origin, TrainedRouter, requested_config
-from hierrouter.learning.value import (
-    RouteRegression,
-    StateRegression,
-    TextProjection,
-    ValueModel,
-    ValueRouter,
-)
+from hierrouter.learning.value import ValueModel
 from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, open_plain
 from hierrouter_cache.layout import NEWEST, Layout
@@ -64,22 +51,10 @@ PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch's zip aroun
 # Attributes of an origin that are in the description as they are.
 PLAIN_ORIGIN_KEYS = ("hops", "encoder", "view", "seed", "fingerprint", "version")
 SEED_FOLDER = "seed-"  # begins the names of the folders within that of a sweep
-NETWORK_GROUP = "network"  # begins the names of the tensors of a network of a sweep
-TABLE_GROUP = "table"  # begins the names of the tensors of a table of routes of several
-VALUE_GROUP = "value"  # begins the names of the tensors of a value model of several
-INTEGER_TENSORS = (
-    "numbers",
-    "learned",
-    "kernel",
-    "columns",
-    "regression",
-    "owner",
-)  # of the value model
 RETRAIN_REMEDY = "train again"
 TENSOR_TYPES = ("F32", "F64", "I64")  # as safetensors calls them
 STATISTICS = "statistics"  # group of the columns of a router's history, the only float64 tensors
 STATISTIC_NAME = re.compile(r"[A-Za-z]\w{0,63}", re.ASCII)
-Part = TypeVar("Part", TextProjection, StateRegression, RouteRegression)
 
 
 def save_checkpoint(policy: Policy, folder: Path) -> None:
@@ -186,14 +161,7 @@ def describe(policy: Policy) -> dict[str, Any]:
     if policy.ladder:  # of the best of several policy classes
         description["ladder"] = [list(entry) for entry in policy.ladder]
     if isinstance(policy, TrainedSweep):
-        if isinstance(policy.model, NetworkGrid):
-            description.update(_describe_networks(policy.model))
-        elif isinstance(policy.model, TableGrid):
-            description["tables"] = list(map(describe_table, policy.model.tables))
-        elif isinstance(policy.model, MeanModel):
-            description["mean"] = _describe_mean(policy.model)
-        else:
-            description.update(_describe_value_model(policy.model))
+        description.update(policy.model.as_object())
         description["constants"] = [_constant_values(constant) for constant in policy.constants]
         if policy.fixed:
             description["fixed"] = {
@@ -208,15 +176,7 @@ def describe(policy: Policy) -> dict[str, Any]:
         description["budget"] = policy.budget
     if policy.constant:
         description["constant"] = _constant_values(policy.constant)
-    if isinstance(policy.router, ValueRouter):
-        description.update(_describe_value_model(policy.router.model))
-    elif isinstance(policy.router, TableRouter):
-        description["table"] = describe_table(policy.router)
-    elif isinstance(policy.router, MeanRouter):
-        description["mean"] = _describe_mean(_one_alpha(policy.router))
-    else:
-        assert isinstance(policy.router, NetworkRouter)
-        description["shape"] = policy.router.network.shape.as_object()
+    description.update(policy.router.as_object())
     return description
 
 
@@ -234,95 +194,17 @@ def _constant_values(constant: Constant | None) -> dict[str, Any] | None:
     return values
 
 
-def _describe_value_model(model: ValueModel) -> dict[str, Any]:
-    """Return what the tensors of a value model do not hold, as JSON values."""
-    return {"knots": model.knots, "texts": len(model.texts)}
-
-
-def _one_alpha(router: MeanRouter) -> MeanModel:
-    """Return the parts of a mean at one alpha, as if it were for a grid of this alpha."""
-    return MeanModel(
-        tuple(value.model for value in router.values),
-        tuple(TableGrid((table,)) for table in router.tables),
-    )
-
-
-def _describe_mean(model: MeanModel) -> dict[str, Any]:
-    """Return what the tensors of several policy classes do not hold, as JSON values."""
-    return {
-        "values": list(map(_describe_value_model, model.values)),
-        "tables": [list(map(describe_table, grid.tables)) for grid in model.tables],
-    }
-
-
-def _describe_networks(grid: NetworkGrid) -> dict[str, Any]:
-    """Return what the tensors of a grid of networks do not hold, as JSON values."""
-    return {
-        "shape": grid.networks[0].shape.as_object(),
-        "quality": list(grid.quality),
-        "cost": list(grid.cost),
-        "histories": [list(history) for history in grid.histories],
-    }
-
-
 def tensors_of(policy: Policy) -> dict[str, Array]:
     """Return the weights of a policy by name, and the statistics of its history."""
     if isinstance(policy, TrainedSweep):
-        if isinstance(policy.model, NetworkGrid):
-            return _tensors_of_networks(policy.model)
-        if isinstance(policy.model, TableGrid):
-            return _tensors_of_tables(policy.model)
-        if isinstance(policy.model, MeanModel):
-            return _tensors_of_mean(policy.model)
-        return _tensors_of_model(policy.model)
-    if isinstance(policy.router, ValueRouter):
-        return _tensors_of_model(policy.router.model)
-    if isinstance(policy.router, TableRouter):
-        return tensors_of_table(policy.router)
-    if isinstance(policy.router, MeanRouter):
-        return _tensors_of_mean(_one_alpha(policy.router))
-    assert isinstance(policy.router, NetworkRouter)
+        return policy.model.tensors()
     statistics = {name: np.array(column) for name, column in policy.statistics.items()}
-    return {**policy.router.network.weights, **prefix(STATISTICS, statistics)}
+    return {**policy.router.tensors(), **prefix(STATISTICS, statistics)}
 
 
 def _is_statistic(name: str) -> bool:
     """Return whether a tensor of this name belongs to the history, and not to the weights."""
     return name.startswith(f"{STATISTICS}.")
-
-
-def _tensors_of_networks(grid: NetworkGrid) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    for number, network in enumerate(grid.networks):
-        arrays.update(prefix(f"{NETWORK_GROUP}{number}", network.weights))
-    return arrays
-
-
-def _tensors_of_tables(grid: TableGrid) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    for number, table in enumerate(grid.tables):
-        arrays.update(prefix(f"{TABLE_GROUP}{number}", tensors_of_table(table)))
-    return arrays
-
-
-def _tensors_of_mean(model: MeanModel) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    for number, value in enumerate(model.values):
-        arrays.update(prefix(f"{VALUE_GROUP}{number}", _tensors_of_model(value)))
-    for number, grid in enumerate(model.tables):
-        arrays.update(prefix(f"{TABLE_GROUP}s{number}", _tensors_of_tables(grid)))
-    return arrays
-
-
-def _tensors_of_model(model: ValueModel) -> dict[str, Array]:
-    arrays = {"learned": model.learned, "numbers": model.numbers}
-    if model.number is not None:  # a model of states has one regression for each
-        arrays["regression"] = model.number
-    for kind, parts in (("text", model.texts), ("state", model.positions)):
-        for number, part in enumerate(parts):
-            for name, array in vars(part).items():
-                arrays[f"{kind}{number}.{name}"] = array
-    return arrays
 
 
 def rebuild(text: str, tensors: dict[str, Array], file: Path) -> Policy:
@@ -383,19 +265,17 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
     _check_fit(origin, objective, shape)
     if "alphas" in description:
         return _sweep(description, origin, objective, shape, tensors)
+    weights = {name: tensor for name, tensor in tensors.items() if not _is_statistic(name)}
+    actions = objective.actions(origin.layout)
     router: LearnedPolicy
-    if "mean" in description:
-        family = _mean_model(description["mean"], origin, objective, tensors)
-        router = family.at(objective.alpha, (objective.alpha,), objective.actions(origin.layout))
-    elif "table" in description:
-        router = _table(description["table"], origin, objective, tensors)
-    elif shape is None:
-        model = _value_model(description, origin, objective, tensors)
-        router = ValueRouter(model, objective.alpha)
+    if "table" in description:
+        table = RouteTable.from_object(description["table"], weights, actions, origin.fingerprint)
+        router = TableRouter(table)
+    elif shape is not None:
+        router = NetworkRouter(TrainedNetwork(shape, weights), actions)
     else:
-        weights = {name: tensor for name, tensor in tensors.items() if not _is_statistic(name)}
-        network = TrainedNetwork(shape, weights)
-        router = NetworkRouter(network, objective.actions(origin.layout))
+        family = _family(description, origin, actions, None, weights, 1)
+        router = family.at(objective.alpha, (objective.alpha,), actions)
     budget = description.get("budget")  # None if alpha was given, and in older files
     if budget is not None and not 0 < budget < np.inf:
         raise ValueError(f"budget {budget}")
@@ -449,30 +329,47 @@ def _sweep(
     shape: RouterShape | None,
     tensors: dict[str, Array],
 ) -> TrainedSweep:
-    model: PolicyFamily
-    if "mean" in description:
-        model = _mean_model(description["mean"], origin, objective, tensors)
-    elif "tables" in description:
-        model = _table_grid(description["tables"], origin, objective, tensors)
-    elif shape is None:
-        model = _value_model(description, origin, objective, tensors)
-    else:
-        model = _network_grid(description, shape, tensors)
     grid = tuple(map(float, description["alphas"]))
     if not grid or not all(0 <= alpha < np.inf for alpha in grid):
         raise ValueError(f"alphas {grid}")
-    if isinstance(model, NetworkGrid) and len(model.networks) != len(grid):
-        raise ValueError(f"{len(model.networks)} networks")
-    grids = model.tables if isinstance(model, MeanModel) else (model,)
-    for tables in grids:
-        if isinstance(tables, TableGrid) and len(tables.tables) != len(grid):
-            raise ValueError(f"{len(tables.tables)} tables")
+    family = _family(
+        description, origin, objective.actions(origin.layout), shape, tensors, len(grid)
+    )
     constants = [_constant(constant, origin) for constant in description["constants"]]
     if constants and len(constants) != len(grid):
         raise ValueError(f"{len(constants)} constants")
     fixed = _fixed_choices(description.get("fixed"), grid, origin)
     ladder = _ladder(description.get("ladder", []))
-    return TrainedSweep(model, grid, objective, origin, tuple(constants), fixed, ladder)
+    return TrainedSweep(family, grid, objective, origin, tuple(constants), fixed, ladder)
+
+
+def _family(
+    description: dict[str, Any],
+    origin: Origin,
+    actions: Actions,
+    shape: RouterShape | None,
+    tensors: dict[str, Array],
+    count: int,
+) -> PolicyFamily:
+    """Make the policies of several alphas.
+
+    Args:
+        description: of the policy.
+        origin: of the description.
+        actions: what may be chosen.
+        shape: of networks; None of other policies.
+        tensors: the weights.
+        count: number of alphas of the grid.
+    """
+    if shape is not None:
+        return NetworkGrid.from_object(description, shape, tensors, count)
+    if "tables" in description:
+        tables = description["tables"]
+        return TableGrid.from_object(tables, tensors, actions, origin.fingerprint, count)
+    if "mean" in description:
+        mean = description["mean"]
+        return MeanModel.from_object(mean, tensors, actions, origin.rate, origin.fingerprint, count)
+    return ValueModel.from_object(description, tensors, actions, origin.rate, origin.fingerprint)
 
 
 def _fixed_choices(
@@ -499,97 +396,6 @@ def _fixed_choices(
     if not all(fits):
         raise ValueError(f"fixed choices {values}")
     return FixedChoices(hull, alphas, constants)
-
-
-def _network_grid(
-    description: dict[str, Any], shape: RouterShape, tensors: dict[str, Array]
-) -> NetworkGrid:
-    numbers = range(len(description["alphas"]))
-    networks = [
-        TrainedNetwork(shape, select(tensors, f"{NETWORK_GROUP}{number}")) for number in numbers
-    ]
-    if len(tensors) != len(numbers) * len(shape.tensors):
-        raise ValueError("tensors of no network")
-    return NetworkGrid(
-        networks=tuple(networks),
-        quality=tuple(map(float, description["quality"])),
-        cost=tuple(map(float, description["cost"])),
-        histories=tuple(tuple(map(float, history)) for history in description["histories"]),
-    )
-
-
-def _table(
-    values: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
-) -> TableRouter:
-    return rebuild_table(values, tensors, objective.actions(origin.layout), origin.fingerprint)
-
-
-def _table_grid(
-    descriptions: list[dict[str, Any]],
-    origin: Origin,
-    objective: Objective,
-    tensors: dict[str, Array],
-) -> TableGrid:
-    tables = [
-        _table(values, origin, objective, select(tensors, f"{TABLE_GROUP}{number}"))
-        for number, values in enumerate(descriptions)
-    ]
-    if not tables:
-        raise ValueError("no table")
-    return TableGrid(tuple(tables))
-
-
-def _mean_model(
-    description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
-) -> MeanModel:
-    values = [
-        _value_model(values, origin, objective, select(tensors, f"{VALUE_GROUP}{number}"))
-        for number, values in enumerate(description["values"])
-    ]
-    tables = [
-        _table_grid(grid, origin, objective, select(tensors, f"{TABLE_GROUP}s{number}"))
-        for number, grid in enumerate(description["tables"])
-    ]
-    if not values:
-        raise ValueError("no value model")
-    return MeanModel(tuple(values), tuple(tables))
-
-
-def _value_model(
-    description: dict[str, Any], origin: Origin, objective: Objective, tensors: dict[str, Array]
-) -> ValueModel:
-    for name, tensor in tensors.items():
-        is_integer = name.rpartition(".")[2] in INTEGER_TENSORS
-        if tensor.dtype != (np.int64 if is_integer else np.float32):
-            raise TypeError(f"{name} of {tensor.dtype}")
-    actions = objective.actions(origin.layout)
-
-    def part(part_class: type[Part], name: str) -> Part:
-        names = [field.name for field in fields(part_class)]
-        return part_class(**{field: tensors[f"{name}.{field}"] for field in names})
-
-    number = tensors.get("regression")
-    positions: tuple[StateRegression, ...] | tuple[RouteRegression, ...]
-    if number is None:
-        positions = tuple(part(StateRegression, f"state{state}") for state in range(actions.states))
-    else:
-        if number.shape != (actions.states,) or not 0 <= number.min() <= number.max() < len(number):
-            raise ValueError("regressions of other states")
-        count = int(number.max()) + 1
-        positions = tuple(part(RouteRegression, f"state{each}") for each in range(count))
-    return ValueModel(
-        actions=actions,
-        knots=tuple(map(float, description["knots"])),
-        rate=origin.rate,
-        fingerprint=origin.fingerprint,
-        texts=tuple(
-            part(TextProjection, f"text{number}") for number in range(description["texts"])
-        ),
-        numbers=tensors["numbers"],
-        positions=positions,
-        learned=tensors["learned"],
-        number=number,
-    )
 
 
 def _constant(values: dict[str, Any] | None, origin: Origin) -> Constant | None:
