@@ -13,7 +13,7 @@ from hierrouter.learning import network
 from hierrouter.learning.alpha_network import AlphaFold, AlphaNetwork, BestWeights, fit_networks
 from hierrouter.learning.config import NetworkConfig, Objective, sweep_config
 from hierrouter.learning.cross_fit import sweep_with_fallback
-from hierrouter.learning.forward import NetworkGrid, TrainedNetwork
+from hierrouter.learning.forward import NetworkGrid, NetworkRouter, TrainedNetwork
 from hierrouter.learning.network import TrainingFold
 from hierrouter.learning.resumption import Resumption, TrainingState
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, train_sweep
@@ -189,7 +189,7 @@ def test_between_two_alphas_the_better_network_of_both_decides() -> None:
     expected = {0.0: 0, 0.1: 0, 0.14: 0, 0.16: 1, 0.5: 1, 0.99: 1, 1.01: 2, 2.0: 2, 1e9: 2}
     for alpha, number in expected.items():
         router = sweep.at(alpha)
-        assert router.router is networks[number], alpha
+        assert router.router == NetworkRouter(networks[number], fold.actions), alpha
         assert (router.alpha, router.history) == (alpha, grid.histories[number])
     for wrong in ({"quality": (0.9, 0.6)}, {"cost": (1.0, np.nan, 1.0)}, {"networks": ()}):
         with pytest.raises(ValueError, match="do not fit"):
