@@ -4,7 +4,8 @@ A group is a data set, or a label that the user knows of a question in service (
 cluster of the questions' embeddings (`clusters`). Each group takes the fixed route that is best in
 it; its means are drawn towards those of all questions, the more so the fewer questions it has
 (partial pooling). How strongly, and how many clusters there are, is what is best on questions that
-are left out, each by itself. If no grouping is better than one route for all, there is none.
+are left out, each by itself. If no grouping does better there than one route for all, there is
+none.
 
 Letters of shapes: n queries, G groups, r fixed routes, S states of a query, A actions. The last
 axis of a value, of length 2, is Q and C.
@@ -186,7 +187,7 @@ class RouteTable:
 
     @property
     def groups(self) -> int:
-        """G; 0 if no grouping is better than one route for all questions."""
+        """G; 0 if no grouping did better than one route for all on left-out questions."""
         return len(self.count) - 1
 
     @cached_property
@@ -413,7 +414,7 @@ class TableRouter(RewardPolicy):
             return safe_text(table.actions.layout.name(int(table.best[row]), models))
 
         if not table.groups:
-            return f"no grouping is better than one route: {name(ALL)}"
+            return f"no grouping did better than one route on left-out questions: {name(ALL)}"
         if table.names:
             listed = range(1, 1 + min(table.groups, MAX_LISTED_GROUPS))
             parts = [f"{safe_text(table.names[row - 1])}: {name(row)}" for row in listed]

@@ -37,6 +37,7 @@ def build_report(
     provenance: Mapping[str, Any],
     frontier: Sequence[tuple[float, Outcome]] = (),
     price_lists: Mapping[str, Sequence[Outcome]] | None = None,
+    constant: str = "",
     **fields: Any,
 ) -> ReportData:
     """Compute means, intervals and paired differences of every policy on every dataset.
@@ -51,13 +52,15 @@ def build_report(
         provenance: JSON values that say where data and router come from.
         frontier: policies over a sweep of alpha, each with its alpha: trained ones, and bounds.
         price_lists: the same policies at costs under each of several price lists.
+        constant: the route that the router takes for every query, if it is a constant choice. The
+            difference to this route is 0 of any query, and has no interval.
         fields: further fields of `Report`.
     """
     lists = price_lists or {}
     gaps = _gaps_closed(table.positions, outcomes, alpha)
-    _add_policies(table, outcomes, alpha)
+    _add_policies(table, outcomes, alpha, constant)
     _add_latency(table, outcomes)
-    _add_comparisons(table, outcomes, alpha)
+    _add_comparisons(table, outcomes, alpha, constant)
     for list_name, priced in lists.items():
         for outcome in priced:
             metrics = {"cost": outcome.cost, "reward": outcome.reward(alpha)}
@@ -97,11 +100,23 @@ def build_report(
         },
         savings=_savings(outcomes, table),
         provenance=provenance,
+        constant=constant,
         **fields,
     )
 
 
-def _add_policies(table: EstimateTable, outcomes: Sequence[Outcome], alpha: float) -> None:
+def _is_router(outcome: Outcome, router: Outcome, constant: str) -> bool:
+    """Whether a policy is the route that the router takes for every query, see `build_report`."""
+    return (
+        (outcome.kind, outcome.name) == ("route", constant)
+        and np.array_equal(outcome.quality, router.quality)
+        and np.array_equal(outcome.cost, router.cost)
+    )
+
+
+def _add_policies(
+    table: EstimateTable, outcomes: Sequence[Outcome], alpha: float, constant: str
+) -> None:
     """Add Q, accuracy, C and R by dataset and, with a router, R(router) - R(policy)."""
     routers = [outcome for outcome in outcomes if outcome.kind == "router"]
     router_reward = routers[0].reward(alpha) if routers else None
@@ -119,9 +134,15 @@ def _add_policies(table: EstimateTable, outcomes: Sequence[Outcome], alpha: floa
             "reward": reward,
             "difference": difference,
         }
-        table.add_means(
-            "policies", metrics, table.positions, within, policy=outcome.name, kind=outcome.kind
-        )
+        columns = {"policy": outcome.name, "kind": outcome.kind}
+        is_router = bool(routers) and _is_router(outcome, routers[0], constant)
+        if is_router:
+            del metrics["difference"]
+        table.add_means("policies", metrics, table.positions, within, **columns)
+        for dataset, rows in table.positions.items() if is_router else ():
+            table.add_values(
+                "policies", {"difference": 0.0}, dataset=dataset, n=len(rows), **columns
+            )
 
 
 def _add_latency(table: EstimateTable, outcomes: Sequence[Outcome]) -> None:
@@ -254,12 +275,20 @@ def simultaneous_estimates(
     return as_estimates(differences.mean(axis=1), low, high)
 
 
-def _add_comparisons(table: EstimateTable, outcomes: Sequence[Outcome], alpha: float) -> None:
+def _add_comparisons(
+    table: EstimateTable, outcomes: Sequence[Outcome], alpha: float, constant: str
+) -> None:
     """Compare the router with every other policy except oracles; add nothing without a router."""
     router = _best_of_kind(outcomes, "router", alpha)
-    others = [outcome for outcome in outcomes if outcome.kind not in ("router", "oracle")]
     # Of one query an interval would hold all that is possible.
-    if router is None or not others or len(router.quality) < 2:
+    if router is None or len(router.quality) < 2:
+        return
+    others = [
+        outcome
+        for outcome in outcomes
+        if outcome.kind not in ("router", "oracle") and not _is_router(outcome, router, constant)
+    ]
+    if not others:
         return
     differences = router.reward(alpha) - np.array([other.reward(alpha) for other in others])
     within = [difference_range(alpha, router.cost, other.cost) for other in others]

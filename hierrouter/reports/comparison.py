@@ -25,6 +25,7 @@ from hierrouter.reports.build import simultaneous_estimates
 from hierrouter.reports.estimates import (
     ALL_DATASETS,
     ESTIMATE_SCHEMA,
+    MIN_INTERVAL_QUERIES,
     Bootstrap,
     Estimate,
     EstimateLines,
@@ -35,7 +36,7 @@ from hierrouter.reports.estimates import (
     pivot,
 )
 from hierrouter.reports.report import LONG_TABLE, find_table
-from hierrouter.reports.sentences import FEW_QUERIES_ROLE, log_looks, selection_notes
+from hierrouter.reports.sentences import FEW_QUERIES_ROLE, SAME_CHOICES, log_looks, selection_notes
 from hierrouter.runs.folders import draft_of, new_run
 from hierrouter.runs.selection import SelectedRun, provenance, select_run
 from hierrouter.tables import (
@@ -297,7 +298,11 @@ def _add_entries(table: EstimateTable, contest: Contest, reward: Floats) -> None
         reward: float64[entries, queries], R of each entry.
     """
     router = contest.router
-    baselines = _baselines(contest, reading=True)
+    baselines = [
+        number
+        for number in _baselines(contest, reading=True)
+        if not _is_same_choice(contest, router, number)
+    ]
     simultaneous: dict[int, Estimate] = {}
     # Of one query an interval would hold all that is possible.
     if router is not None and baselines and reward.shape[1] > 1:
@@ -319,9 +324,13 @@ def _add_entries(table: EstimateTable, contest: Contest, reward: Floats) -> None
             "reward": reward[number],
             "difference": difference,
         }
+        further = {"simultaneous": simultaneous.get(number)}
+        if _is_same_choice(contest, router, number):
+            del metrics["difference"]
+            further["difference"] = Estimate(0.0)
         columns = {"policy": outcome.name, "kind": outcome.kind, "arms": entry.arms}
         table.add_means("policies", metrics, within=within, **columns)
-        table.add_values("policies", {"simultaneous": simultaneous.get(number)}, **columns)
+        table.add_values("policies", further, **columns)
 
 
 def _values(table: EstimateTable, contest: Contest, reward: Floats) -> tuple[Row, ...]:
@@ -335,6 +344,10 @@ def _values(table: EstimateTable, contest: Contest, reward: Floats) -> tuple[Row
         [_range_of_difference(contest, pair.first, pair.second) for pair in pairs],
         table.strata(ALL_DATASETS),
     )
+    means = [
+        Estimate(0.0) if _is_same_choice(contest, pair.first, pair.second) else mean
+        for pair, mean in zip(pairs, means, strict=True)
+    ]
     return tuple(
         Row(
             value=pair.value,
@@ -347,6 +360,13 @@ def _values(table: EstimateTable, contest: Contest, reward: Floats) -> tuple[Row
         )
         for pair, mean in zip(pairs, means, strict=True)
     )
+
+
+def _is_same_choice(contest: Contest, first: int | None, second: int) -> bool:
+    """Whether two entries are one arm for every query: their difference has no interval."""
+    if first is None or first == second:
+        return False
+    return contest.entries[first].is_same_choice(contest.entries[second])
 
 
 def _range_of_difference(contest: Contest, first: int, second: int) -> ValueRange:
@@ -576,7 +596,12 @@ def reward_table(standings: Standings) -> Table:
         Column("all at once", 4, signed=True),
     ]
     figures = "quality cost reward [reward] difference [difference] [simultaneous]"
-    lines = [_line(row, *row.cells(figures)) for row in standings.rows]
+    lines = []
+    for number, row in enumerate(standings.rows):
+        cells = list(row.cells(figures))
+        if _is_same_choice(contest, contest.router, number):
+            cells[-2] = SAME_CHOICES
+        lines.append(_line(row, *cells))
     title = (
         f"Net reward R = Q - {contest.alpha:g} C on {standings.queries} queries "
         f"({contest.split} fold), Q is {standings.scorer}, C in {standings.cost_unit}"
@@ -620,7 +645,11 @@ def value_table(standings: Standings) -> Table:
         is_regret = value.value == "regret"
         group = OWN_GROUP if is_regret else f"Best as the {value.chosen_on} fold has it"
         names = (display_name(value.first), display_name(value.second))
-        figures = value.cells("difference [difference]")
+        figures = list(value.cells("difference [difference]"))
+        # Of fewer queries there is no interval anyway.
+        has_intervals = standings.queries >= MIN_INTERVAL_QUERIES
+        if has_intervals and value.difference_low is None:
+            figures[-1] = SAME_CHOICES
         lines.append(Line(group, (VALUE_TITLES[value.value], *names, *figures)))
     title = "What a second hop is worth, and what seeing its first answer adds"
     return Table(title, columns, tuple(lines), BLIND_NOTE)

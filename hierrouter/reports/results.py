@@ -159,6 +159,14 @@ class ReportData:
         """
         return pivot(self.estimates, "policies", "policy", "kind", "dataset", "n")
 
+    def is_router(self, row: Row) -> bool:
+        """Whether a row is of the route that the router takes for every query, see `constant`.
+
+        Then both make the same choice on any query, and their difference has no interval.
+        """
+        is_constant = (row.kind, row.policy) == ("route", self.constant)
+        return is_constant and row.difference == 0 and row.difference_low is None
+
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:
         """The rows of each policy, one for each of `datasets`."""

@@ -26,6 +26,7 @@ FIXED_TITLES = {"single": "single model", "route": "fixed route", "reference": "
 # Scorers that say right or wrong, so that their mean is a share of the questions.
 BINARY_SCORERS = ("accuracy", *(scorer.name for scorer in ACCURACY_SCORERS))
 SMALL_DIFFERENCE = 0.0005  # in R: below it, three digits after the point show next to nothing
+SAME_CHOICES = "same choices"  # in place of an interval of a difference that is always 0
 PRICED_QUESTIONS = 1_000  # questions whose cost is stated: the cost of one is hard to picture
 
 
@@ -301,16 +302,13 @@ def headlines(report: ReportData) -> list[Headline]:
         ]
     figures = []
     if fixed and fixed.difference is not None:
-        ends = "without an interval"
-        if fixed.difference_low is not None:
+        detail = f"without an interval over {fixed.policy}"
+        if report.is_router(fixed):
+            detail = f"{SAME_CHOICES} as {fixed.policy} on all questions"
+        elif fixed.difference_low is not None:
             ends = f"[{fixed.difference_low:+.3f}, {fixed.difference_high:+.3f}]"
-        figures.append(
-            Headline(
-                "R over the best fixed choice",
-                f"{fixed.difference:+.3f}",
-                f"{ends} over {fixed.policy}",
-            )
-        )
+            detail = f"{ends} over {fixed.policy}"
+        figures.append(Headline("R over the best fixed choice", f"{fixed.difference:+.3f}", detail))
     gap = gap_headline(report)
     if gap:
         figures.append(gap)

@@ -13,6 +13,7 @@ from hierrouter.reports.estimates import ALL_DATASETS, POLICY_GROUPS, Row, displ
 from hierrouter.reports.results import DeferralSummary, ReportData
 from hierrouter.reports.sentences import (
     PRICED_QUESTIONS,
+    SAME_CHOICES,
     bounds_over_all,
     claims_sentence,
     deciding_sentence,
@@ -249,9 +250,12 @@ def summary_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) ->
     )
     figures = "policy quality cost reward [reward] difference [difference]"
     rows = [policy_rows[-1] for policy_rows in _in_order(report, routes)]
-    lines = [
-        _policy_line(row.kind, *row.cells(figures), row.cost * PRICED_QUESTIONS) for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = list(row.cells(figures))
+        if report.is_router(row):
+            cells[-1] = SAME_CHOICES
+        lines.append(_policy_line(row.kind, *cells, row.cost * PRICED_QUESTIONS))
     title = (
         f"Net reward R = Q - {report.alpha:g} C over {report.overall[0].n} queries, "
         f"C in {report.cost_unit}"
@@ -261,21 +265,19 @@ def summary_table(report: ReportData, routes: int | None = MAX_LISTED_ROUTES) ->
 
 
 def dataset_table(report: ReportData) -> Table:
-    """A row a dataset: Q and C of the router and of the best fixed choice, Q of the oracle."""
+    """A row a dataset: Q and C of the router and of the best fixed choice.
+
+    The oracle is left out: it has the highest R, and its Q bounds nothing.
+    """
     choices = [row for row in (report.router, fixed_choice(report)) if row]
-    oracle = report.best("oracle")
     columns = [Column("Dataset")]
     for choice in choices:
         columns += [Column(f"{display_name(choice.policy)}, Q"), Column("C", money=True)]
-    if oracle:
-        columns.append(Column("oracle, Q"))
     lines = []
     for number, dataset in enumerate(report.datasets):
         # A policy's row on this dataset, by its row over all queries. Names need not be unique.
         on_dataset = {id(rows[-1]): rows[number] for rows in report.by_policy}
         cells = [cell for row in choices for cell in on_dataset[id(row)].cells("quality cost")]
-        if oracle:
-            cells.append(on_dataset[id(oracle)].quality)
         lines.append(Line("", (dataset, *cells)))
     return Table(f"By dataset: Q and C, in {report.cost_unit}", tuple(columns), tuple(lines))
 

@@ -434,7 +434,7 @@ class TrainingPlan:
         router = meet_budget(sweep, self.tree, self.budget)
         if not record.is_finished:
             checkpoint.save_checkpoint(router, record.folder)
-        callbacks.on_note(_budget_note(router, router.judging_fold(self.tree), self.budget))
+        callbacks.on_note(budget_note(router, router.judging_fold(self.tree), self.budget))
         return router
 
 
@@ -657,7 +657,7 @@ def _gap_in_words(run: Run) -> str:
     return f"R {reached.reward:.4f} on {reached.where}{share}"
 
 
-def _budget_note(router: TrainedRouter, fold: RouteTree, budget: float) -> str:
+def budget_note(router: TrainedRouter, fold: RouteTree, budget: float) -> str:
     """Return the performance with a budget, and the best with hindsight, in words."""
     best = optimum_at_mean_cost(fold, budget, router.objective.ends_early)
     outcome = router.outcome(fold)

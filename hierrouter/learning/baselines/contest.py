@@ -69,6 +69,15 @@ class Entry:
     fit_seconds: float | None = None
     validation_cost: float | None = None
 
+    def is_same_choice(self, other: Entry) -> bool:
+        """Whether both are one and the same arm for every question."""
+        return (
+            "arm" in self.settings
+            and self.settings["arm"] == other.settings.get("arm")
+            and np.array_equal(self.outcome.quality, other.outcome.quality)
+            and np.array_equal(self.outcome.cost, other.outcome.cost)
+        )
+
 
 @dataclass(frozen=True)
 class Contest:
@@ -274,7 +283,11 @@ def _router_entry(trained: TrainedRouter, tree: RouteTree, split: str, alpha: fl
         alpha,
         source=f"{config.algo}, preset {config.preset}",
         reads_answers=True,
-        settings={"alpha": trained.alpha, **_early_endings(trained.objective)},
+        settings={
+            "alpha": trained.alpha,
+            **_early_endings(trained.objective),
+            **({"arm": trained.constant_route} if trained.constant else {}),
+        },
     )
 
 

@@ -143,7 +143,7 @@ def test_all_groups_alike_give_one_route(config: TableConfig) -> None:
     same = replace(same, datasets=("left", "right") * 30)
     trained = train(same, OBJECTIVE, config, 0)
     assert table_of(trained).groups == 0
-    assert trained.table_in_words.startswith("no grouping is better than one route: ")
+    assert trained.table_in_words.startswith("no grouping did better than one route on ")
     shipped = with_fallback(trained, same, Repetition())
     assert shipped.constant is not None
     assert "the best router found does the same" in shipped.why_constant

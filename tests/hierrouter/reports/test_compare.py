@@ -1,6 +1,7 @@
 """Intervals and values of a contest, and how they are shown."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,32 @@ def test_values_are_between_the_best_as_each_fold_has_them():
     assert hop.difference == pytest.approx((reward[3] - reward[1]).mean())
     # On the validation fold they are given once.
     assert [value.chosen_on for value in made(split="validation").values] == ["validation"] * 3
+
+
+def test_two_constant_choices_of_one_route_have_no_interval():
+    first = entry("best static", "B", 0.5, 0.5)
+    same = [
+        replace(first, settings={"arm": "a>b"}),
+        replace(first, outcome=replace(first.outcome, name="tuned"), settings={"arm": "a>c"}),
+        replace(
+            first,
+            outcome=replace(first.outcome, name="hierrouter", kind="router"),
+            arms="",
+            settings={"alpha": ALPHA, "arm": "a>b"},
+        ),
+    ]
+    standings = build_standings(of(same), "token_f1", {}, QUICK)
+    static, tuned, _ = standings.rows
+    assert (static.difference, static.difference_low, static.simultaneous) == (0.0, None, None)
+    # Another arm may differ on other questions, even if it did not on these.
+    assert tuned.difference == 0 and tuned.difference_low < 0 < tuned.simultaneous_high
+    reward, values = (contest_tables(standings)[number].cell_texts() for number in (0, 2))
+    assert reward[0][-2:] == ["same choices", "-"]
+    assert {line[-1] for line in values if line[2] == "best static on B"} == {"same choices"}
+    told = json.loads(as_json(standings))["values"]
+    assert [row["difference_low"] for row in told if row["second"] == "best static on B"] == [
+        *[None] * len(told)
+    ]
 
 
 def test_of_equals_the_cheaper_on_that_very_fold_is_the_best():

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks import sentence_checker as checker
+from benchmarks.random_reports import TRAININGS
 
 SEEDS = range(40)
 
@@ -10,7 +11,8 @@ SEEDS = range(40)
 def test_no_sentence_of_random_reports_contradicts_their_figures() -> None:
     tally = checker.check_many(SEEDS)
     assert tally.contradictions == []
-    assert tally.reports >= len(SEEDS) and tally.sentences > 20 * len(SEEDS)
+    assert tally.reports.total() >= len(SEEDS) and tally.sentences > 20 * len(SEEDS)
+    assert set(tally.reports) >= {*TRAININGS} - {"best"}  # which takes long
     # Claims of every kind were made, so that all of them were checked.
     assert min(tally.claims[kind] for kind in KINDS) > 5
 

@@ -155,6 +155,33 @@ def test_a_constant_choice_is_one_fixed_route_by_its_name() -> None:
     assert sum("one fixed route" in note for note in report.notes) == 1
 
 
+def test_a_constant_choice_makes_the_choices_of_its_route() -> None:
+    """No interval is made of differences that are 0 on any question."""
+    chosen = replace(router(EXACT), constant=Constant(5, 0.0, -0.1, 0.1, 900, 40))
+    report = shown(chosen)
+    route = chosen.constant_route
+    rows = [row for row in report.rows if (row.kind, row.policy) == ("route", route)]
+    assert len(rows) == len(report.datasets)
+    assert all((row.difference, row.difference_low) == (0.0, None) for row in rows)
+    assert all(row.reward_low is not None for row in rows)
+    assert route not in [row.policy for row in report.comparisons if row.kind == "route"]
+    [cells] = [line for line in named_tables(report)["summary"].cell_texts() if line[0] == route]
+    assert cells[5:7] == ["+0.0000", "same choices"]
+    others = [row for row in report.overall if row.kind == "route" and row.policy != route]
+    assert others and all(row.difference_low is not None for row in others)
+
+
+def test_a_router_that_happened_to_take_one_route_keeps_its_interval() -> None:
+    score = np.zeros_like(half_easy().score)
+    score[:, half_easy().layout.node((1, 2))] = 0.9
+    simple = replace(half_easy(), score=score)
+    trained = train(simple, Objective(ALPHA), replace(EXACT, keep_anyway=True), 1)
+    report = shown(trained, tree=simple)
+    [row] = [row for row in report.overall if row.policy == report.fixed_route]
+    assert row.difference == 0
+    assert row.difference_low < 0 < row.difference_high
+
+
 @pytest.mark.parametrize(
     ("config", "title"),
     [
