@@ -92,6 +92,7 @@ class ShowDatasets:
         limit: the largest number of queries of each dataset; None is 300, and of a file all.
         seed: of the draw and of the folds.
         data: folder of the paper's datasets as files.
+        group_by: field of a file's questions that takes the place of their dataset.
         show_signature: show the function that tests call below each question.
         show: number of questions of each dataset.
     """
@@ -100,6 +101,7 @@ class ShowDatasets:
     limit: flags.LimitToDraw = None
     seed: flags.Seed = PAPER_SEED
     data: flags.Data = DATA_FOLDER
+    group_by: flags.GroupBy = None
     show_signature: flags.ShowSignature = False
     show: Annotated[int, Flag("--show", "N", "So many questions of each dataset.", minimum=0)] = 2
 
@@ -136,5 +138,6 @@ class ShowDatasets:
             self.data,
             on_note,
             show_signature=self.show_signature,
+            group_by=self.group_by,
         )
         return describe(queries, self.show)

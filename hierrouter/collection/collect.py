@@ -49,6 +49,7 @@ class Collect:
         ),
     ] = None
     data: flags.Data = DATA
+    group_by: flags.GroupBy = None
     encoder: flags.Encoder = None
     show_signature: flags.ShowSignature = False
     run_code: flags.RunCode = False
@@ -243,6 +244,8 @@ class Collect:
             raise InputError(
                 f"{self.cache} has its questions: --show-signature; give --datasets with it"
             )
+        if stored is not None and self.group_by is not None:
+            raise InputError(f"{self.cache} has its questions: --group-by; give --datasets with it")
         if stored is None:
             names = list(self.datasets or [TESTBED_DATASET])
             pool = load_pool(self.pool or group_of(names) or PAPER_POOL)
@@ -280,7 +283,14 @@ class Collect:
         seed = PAPER_SEED if self.seed is None else self.seed
         recorded = recorded_datasets(self.cache)
         queries, datasets = draw_queries(
-            names, self.limit, seed, self.data, on_note, recorded, self.show_signature
+            names,
+            self.limit,
+            seed,
+            self.data,
+            on_note,
+            recorded,
+            self.show_signature,
+            self.group_by,
         )
         replaced = sum("\N{REPLACEMENT CHARACTER}" in query.question for query in queries)
         if replaced:
@@ -333,6 +343,7 @@ def collect(
     seed: int | None = None,
     draws: int | str | None = None,
     data: str | Path = DATA,
+    group_by: str | None = None,
     encoder: str | None = None,
     show_signature: bool = False,
     run_code: bool = False,
@@ -375,6 +386,8 @@ def collect(
             there is not asked for again. "2..8" makes 2 of each, and up to 8 where these leave open
             which call is the best.
         data: folder of files that replace the paper's datasets.
+        group_by: the field of a file's questions, such as "kind", whose value takes the place of
+            their dataset: routes are chosen, and figures are shown, for each value.
         encoder: embeds the states, so that the tree opens at once; None is the pool's, and if that
             cannot be had embedding waits for the training.
         show_signature: show the first line of the function that tests call below each question.
@@ -423,6 +436,7 @@ def collect(
         seed=seed,
         draws=draws,
         data=Path(data),
+        group_by=group_by,
         encoder=encoder,
         show_signature=show_signature,
         run_code=run_code,

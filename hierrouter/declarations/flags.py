@@ -380,6 +380,15 @@ Group = Annotated[
         "Data set or label of the question, for a router with a route for each (--algo groups).",
     ),
 ]
+GroupBy = Annotated[
+    str | None,
+    Flag(
+        "--group-by",
+        "FIELD",
+        "Field of a file's questions that names the group of each; default: dataset.",
+        check=check_text,
+    ),
+]
 Reroute = Annotated[
     bool, Flag("--reroute", help="Where a model fails, take the next likeliest; says so.")
 ]

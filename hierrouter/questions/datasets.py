@@ -94,6 +94,7 @@ def draw_queries(
     on_note: Note = lambda line: None,
     recorded: Mapping[str, str] | None = None,
     show_signature: bool = False,
+    group_by: str | None = None,
 ) -> tuple[list[Query], dict[str, str]]:
     """Load the queries of several datasets, and tell which commits of the hub they are from.
 
@@ -102,6 +103,8 @@ def draw_queries(
         recorded: commits of the hub's repositories to load, by id, as far as they are recorded.
         show_signature: whether questions with tests end with the function that the tests call; the
             draw and the folds are those of the questions without it.
+        group_by: the field of a file's questions whose value takes the place of their dataset;
+            questions without it, and those of other datasets, keep theirs.
 
     Returns:
         The queries, and the commit of each repository that was read, by its id.
@@ -117,7 +120,7 @@ def draw_queries(
         is_own_file = sources.is_dataset_file(name)
         file = Path(name) if is_own_file else _paper_file(name, data)
         if is_own_file or file.exists():
-            rows = sources.read_file(file, on_note)
+            rows = sources.read_file(file, on_note, group_by)
         else:
             repository = sources.HUB_REPOSITORIES[name].repository
             revision = commits.get(repository) or (recorded or {}).get(repository)

@@ -1,12 +1,17 @@
 """A query: a question with its reference answers; and how a query is found by its name."""
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
+from hierrouter.questions.files import number_text
 from hierrouter_cache.errors import InputError, suggestion
-from hierrouter_cache.keys import query_key, references_key, root_context
+from hierrouter_cache.keys import query_key, references_key, root_context, sound_text
 from hierrouter_cache.tree import RouteTree
 
+MAX_GROUP_NAME = 200  # characters of the name of a dataset or of a label that takes its place
 MAX_LISTED_QUERIES = 4  # in the message for a name that several queries match
 
 
@@ -63,6 +68,26 @@ class Query:
     def references(self) -> str:
         """Content key of all that a score depends on but the response."""
         return references_key(self.answers, self.choices, self.tests, self.answer_type)
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has only white space and characters of no width."""
+    return not any(character.isprintable() and not character.isspace() for character in text)
+
+
+def group_name(value: object) -> str | None:
+    """Return the name of a question's group as text: a text, a number, true or false.
+
+    Returns:
+        None if the value is none of these, blank, or too long.
+    """
+    if isinstance(value, bool):
+        value = json.dumps(value)
+    elif isinstance(value, int | float | Decimal) and math.isfinite(value):
+        value = number_text(value)
+    if not isinstance(value, str) or is_blank(value) or len(value) > MAX_GROUP_NAME:
+        return None
+    return sound_text(value)
 
 
 def stored_choices(stored: Sequence[Mapping[str, str]] | None) -> tuple[tuple[str, str], ...]:

@@ -32,14 +32,14 @@ from hierrouter.questions.files import (
 )
 from hierrouter.questions.labels import labels_of_reference
 from hierrouter.questions.programs import python_fault
-from hierrouter.questions.query import Query
+from hierrouter.questions.query import MAX_GROUP_NAME, Query, group_name, is_blank
 from hierrouter.questions.scoring import (
     TYPE_SCORERS,
     look_of,
     with_final_answer,
     without_annotations,
 )
-from hierrouter_cache.errors import InputError, WorldError, reason_of
+from hierrouter_cache.errors import InputError, WorldError, reason_of, suggestion
 from hierrouter_cache.keys import sound_text
 
 Row = Mapping[str, Any]
@@ -54,7 +54,14 @@ ALLOWED_SPLITS = ("", "train", "validation", "test")
 ROW_REMEDY = "mend the row or take it out"
 
 
-def query_of(row: Row, where: str, dataset: str, number: int, first: int | None = None) -> Query:
+def query_of(
+    row: Row,
+    where: str,
+    dataset: str,
+    number: int,
+    first: int | None = None,
+    group_by: str | None = None,
+) -> Query:
     """Make a query of one row.
 
     Args:
@@ -64,6 +71,7 @@ def query_of(row: Row, where: str, dataset: str, number: int, first: int | None 
         number: the id of a row that has none.
         first: the number of the first choice, 0 or 1, where answers are numbers of choices; None
             if they are labels or texts. One row does not tell it, see `first_choice_number`.
+        group_by: the key whose value takes the place of the dataset, in rows that have it.
 
     Returns:
         the query; its `split` is "" if the row has none.
@@ -88,7 +96,7 @@ def query_of(row: Row, where: str, dataset: str, number: int, first: int | None 
     choices, answers = _with_letters(_choices(row, where), _answers(row, where), where, first)
     return Query(
         id=_id(row, where, number),
-        dataset=canonical_dataset(sound_text(_text(row, "dataset", where, dataset))),
+        dataset=_group(row, where, dataset, group_by),
         question=sound_text(question + choice_lines(choices)),
         answers=tuple(sound_text(answer) for answer in answers),
         split=split,
@@ -107,6 +115,19 @@ def choice_lines(choices: Iterable[tuple[str, str]]) -> str:
     return "".join(f"\n{label}. {text}" for label, text in choices)
 
 
+def _group(row: Row, where: str, dataset: str, group_by: str | None) -> str:
+    """The group of a row: the value of a key, if it has that, else the dataset."""
+    if group_by is None or group_by not in row:
+        return canonical_dataset(sound_text(_text(row, "dataset", where, dataset)))
+    group = group_name(row[group_by])
+    if group is None:
+        raise InputError(
+            f"{group_by:.60} is no name of up to {MAX_GROUP_NAME} characters, nor a number: "
+            f"{where}; name another field with --group-by, or mend the row"
+        )
+    return group
+
+
 def canonical_dataset(name: str) -> str:
     """The usual spelling of a dataset of the paper: `arc_easy` is `arc-easy`."""
     spelling = name.replace("_", "-")
@@ -119,14 +140,9 @@ def _id(row: Row, where: str, number: int) -> str:
         value = int(value)  # a column with gaps has floats
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InputError(f"id must be a text or a number, got {value!r:.40}: {where}")
-    if _is_blank(str(value)):
+    if is_blank(str(value)):
         raise InputError(f"id is empty: {where}; {ROW_REMEDY}")
     return sound_text(str(value))
-
-
-def _is_blank(text: str) -> bool:
-    """Whether a text has only white space and characters of no width."""
-    return not any(character.isprintable() and not character.isspace() for character in text)
 
 
 def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
@@ -135,7 +151,7 @@ def _text(row: Row, key: str, where: str, default: str | None = None) -> str:
     if key not in row:
         raise InputError(f"{key} is missing: {where}; it has {', '.join(sorted(row)) or 'nothing'}")
     value = row[key]
-    if not isinstance(value, str) or _is_blank(value):
+    if not isinstance(value, str) or is_blank(value):
         raise InputError(f"{key} is empty or not a text: {where}; {ROW_REMEDY}")
     return value
 
@@ -469,19 +485,22 @@ def is_dataset_file(name: str) -> bool:
     return name.endswith(DATASET_SUFFIXES)
 
 
-def read_file(path: Path, on_note: Callable[[str], None] = lambda line: None) -> list[Query]:
+def read_file(
+    path: Path, on_note: Callable[[str], None] = lambda line: None, group_by: str | None = None
+) -> list[Query]:
     """Read the queries of one file.
 
     Args:
         path: of the file.
         on_note: called with a line for each dataset whose answers are numbers of choices.
+        group_by: the key whose value takes the place of the dataset, in rows that have it.
 
     Returns:
         the queries; their `split` is "" if the file has none.
 
     Raises:
-        InputError: there is no such file, it cannot be read, it has bad rows, or its answers are
-            numbers that may count choices from 0 or from 1.
+        InputError: there is no such file, it cannot be read, it has bad rows, no row has the key
+            `group_by`, or its answers are numbers that may count choices from 0 or from 1.
     """
     if path.is_dir():
         raise InputError(f"dataset is a directory: {path}; name a .jsonl or .parquet file")
@@ -494,12 +513,14 @@ def read_file(path: Path, on_note: Callable[[str], None] = lambda line: None) ->
     first_rows: dict[tuple[str, str], str] = {}
     faults: list[tuple[int, str]] = []
     computed: list[float] = []
-    for number, where, row in _rows(path):
+    names: set[str] = set()
+    for number, where, row in _rows(path, group_by):
+        names |= row.keys()
         if row.get("choices") and first_numbers is None:
             first_numbers = _first_choice_numbers(path, on_note)
         first_number = (first_numbers or {}).get(_part(row))
         try:
-            query = query_of(row, where, path.stem, number, first_number)
+            query = query_of(row, where, path.stem, number, first_number, group_by)
             first = first_rows.setdefault((query.dataset, query.id), where)
             if first != where:
                 raise InputError(
@@ -519,6 +540,13 @@ def read_file(path: Path, on_note: Callable[[str], None] = lambda line: None) ->
         )
     if not queries:
         raise InputError(f"dataset has no rows: {path}; put the questions there")
+    if group_by is not None and group_by not in names:
+        if path.suffix == ".parquet":
+            names.update(parquet_schema(path).names)  # not all of its columns were read
+        fields = sorted(names - {group_by})
+        hint = suggestion(group_by, fields, f"fields are {', '.join(fields)}")
+        message = f"no question has the field {group_by!r:.60}: {path}; {hint}"
+        raise InputError(message.rstrip("; "))
     return with_inferred_types(queries)
 
 
@@ -604,10 +632,10 @@ def count_rows(path: Path) -> int:
     return sum(1 for _ in _rows(path))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, str, Row]]:
-    """(number, name in messages, row) of each row."""
+def _rows(path: Path, group_by: str | None = None) -> Iterator[tuple[int, str, Row]]:
+    """(number, name in messages, row) of each row; of a Parquet file with the column `group_by`."""
     if path.suffix == ".parquet":
-        for number, row in _typed_parquet_rows(path):
+        for number, row in _typed_parquet_rows(path, group_by):
             yield number, f"{path}: row {number}", with_usual_columns(_without_nulls(row))
     elif path.suffix == ".json":
         for number, (where, row) in enumerate(json_rows(path, decimal_or_float), start=1):
@@ -723,7 +751,9 @@ def with_usual_columns(row: Row) -> Row:
     return usual
 
 
-def _typed_parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _typed_parquet_rows(
+    path: Path, group_by: str | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Read rows of Parquet, with what the types of their columns tell.
 
     A number of 32 or 16 bits becomes the float with its digits: .1, not 0.10000000149011612. A
@@ -736,7 +766,9 @@ def _typed_parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         {layout.question, layout.answer} <= names
         for layout in (*PUBLISHED_LAYOUTS, PublishedLayout("question", "answer"))
     )
-    columns = (USUAL_COLUMNS | PUBLISHED_COLUMNS) if is_known or "answers" in names else None
+    columns = None
+    if is_known or "answers" in names:
+        columns = USUAL_COLUMNS | PUBLISHED_COLUMNS | ({group_by} if group_by else set())
     class_names = _class_names(schema)
     conversions = {
         field.name: convert

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from hierrouter.engines.bills import MAX_TOKEN_COUNT
 from hierrouter.engines.generator import CallOptions, Confidence, Response
 from hierrouter.learning.training import TrainedRouter
+from hierrouter.questions.query import MAX_GROUP_NAME
 from hierrouter.serving.decisions import Decision, LivePolicy
-from hierrouter.serving.messages import MAX_GROUP_NAME, Unroutable, text_and_images
+from hierrouter.serving.messages import Unroutable, group_in_header, text_and_images
 from hierrouter.serving.results import Call, RouteResult
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.keys import sound_text, sound_values
@@ -124,6 +125,14 @@ class Extension(BaseModel):
     model_config = ConfigDict(extra="forbid")
     alpha: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     group: str = Field(default="", max_length=MAX_GROUP_NAME)
+
+    def with_header(self, headers: Mapping[str, str]) -> Extension:
+        """The same with the group that a header names, unless the body names one.
+
+        Raises:
+            InputError: see `group_in_header`.
+        """
+        return self.model_copy(update={"group": self.group or group_in_header(headers)})
 
 
 class Body(BaseModel):

@@ -158,13 +158,14 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
         return _model_object(name)
 
     @app.post("/v1/decide")
-    async def decide(request: DecideRequest) -> dict[str, Any]:
+    async def decide(request: DecideRequest, http: Request) -> dict[str, Any]:
         # Images do not matter here: they go to the model, and the client makes that call.
         question, _ = text_and_images(request.messages)
         version = versions.lineup.pick(question)
         router = version.router
         with version.at_work():
-            alpha = request.hierrouter.alpha
+            extension = request.hierrouter.with_header(http.headers)
+            alpha = extension.alpha
             if alpha is None:
                 alpha = version.names.alpha(request.model)
             calls = [answer.call for answer in request.answers]
@@ -173,7 +174,7 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
                 alpha,
                 server.rng,
                 unavailable=None if unavailable is None else frozenset(unavailable),
-                group=request.hierrouter.group,
+                group=extension.group,
             )
             decision = await router.decide(question, calls, options)
             trained = router.policy.at(alpha)
@@ -191,6 +192,7 @@ def make_app(versions: Versions, settings: ServerSettings, log: RequestLog) -> F
         # Before anything else, because `ChatAnswer` falls back on the current version if the
         # candidate does not have the name.
         versions.lineup.current.names.require(request.model)
+        request.hierrouter = request.hierrouter.with_header(http.headers)
         return await ChatAnswer(server, request, http).response()
 
     return app

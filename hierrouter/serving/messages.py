@@ -5,19 +5,21 @@ import select
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Event
 from typing import Any
+from urllib.parse import unquote
 
 from hierrouter.engines.generator import PART_BREAK
 from hierrouter.questions.files import MAX_LINE_BYTES
+from hierrouter.questions.query import MAX_GROUP_NAME, group_name
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.keys import sound_text
 
 # The roles whose turns make up the transcript, with the label before each turn.
 SPEAKER_LABELS = {"user": "User: ", "assistant": "Assistant: "}
+GROUP_HEADER = "x-hierrouter-group"  # of a request whose body cannot say it
 INSTRUCTION_ROLES = ("system", "developer")
 TOOL_ROLES = ("tool", "function")
 TOOL_CALL_KEYS = ("tool_calls", "function_call")
 MAX_QUESTION_CHARACTERS = 2_000_000
-MAX_GROUP_NAME = 200  # characters
 PIPE_POLL_S = 0.2  # between two checks of whether a read was cancelled
 PIPE_CHUNK_BYTES = 1 << 16
 
@@ -166,12 +168,13 @@ def question_in(row: dict[str, Any], where: str) -> Question:
     return question
 
 
-def group_in(row: dict[str, Any], where: str) -> str:
+def group_in(row: dict[str, Any], where: str, group_by: str | None = None) -> str:
     """Return the group of the question on one line of JSON: its `group`, else its `dataset`.
 
     Args:
         row: the object on the line.
         where: file and line, for messages.
+        group_by: the field to look at before these.
 
     Returns:
         The name; "" if there is none.
@@ -179,17 +182,36 @@ def group_in(row: dict[str, Any], where: str) -> str:
     Raises:
         InputError: it is no text, or too long.
     """
-    for key in ("group", "dataset"):
-        group = row.get(key)
-        if group is None:
-            continue
-        if not isinstance(group, str) or len(group) > MAX_GROUP_NAME:
-            raise InputError(
-                f"{key} is no name of up to {MAX_GROUP_NAME} characters: {where}; "
-                "give a data set or a label as text"
-            )
-        return group
-    return ""
+    keys = ("group", "dataset") if group_by is None else (group_by, "group", "dataset")
+    key = next((key for key in keys if row.get(key) not in (None, "")), None)
+    if key is None:
+        return ""
+    group = group_name(row[key])
+    if group is None:
+        raise InputError(
+            f"{key:.60} is no name of up to {MAX_GROUP_NAME} characters: {where}; "
+            "give a data set or a label as text"
+        )
+    return group
+
+
+def group_in_header(headers: Mapping[str, str]) -> str:
+    """Return the group of the question of a request by its header, with percent escapes.
+
+    Returns:
+        The name; "" if there is none.
+
+    Raises:
+        InputError: it is too long.
+    """
+    text = headers.get(GROUP_HEADER, "")
+    group = group_name(unquote(text))
+    if text.strip() and group is None:
+        raise InputError(
+            f"{GROUP_HEADER} is no name of up to {MAX_GROUP_NAME} characters; give a data set or "
+            "a label"
+        )
+    return group or ""
 
 
 def piped_lines(pipe: int, stopped: Event, where: str) -> Iterator[tuple[int, bytes]]:

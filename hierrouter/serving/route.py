@@ -58,6 +58,7 @@ class Route:
         reroute: if a model fails, take the next likeliest action.
         group: data set or label of the question, for a router that has routes for some (`train
             --algo groups`); of a file each line's `group` or `dataset` comes first.
+        group_by: the field of each line that comes before these.
     """
 
     question: Annotated[str | None, Flag("", "QUESTION", "The text; or give --file.")] = None
@@ -75,6 +76,7 @@ class Route:
     seed: flags.Seed = PAPER_SEED
     reroute: flags.Reroute = False
     group: flags.Group = ""
+    group_by: flags.GroupBy = None
 
     def check(self) -> None:
         """Refuse whatever can be refused before anything is loaded.
@@ -230,7 +232,7 @@ class Route:
                 where = f"{source}:{number}"
                 row = parse_object(line, where)
                 question = question_in(row, where)
-                group = group_in(row, where)
+                group = group_in(row, where, self.group_by)
                 ids.append(row.get("id"))
                 yield question, group
 

@@ -752,3 +752,52 @@ def test_the_hub_needs_no_extra() -> None:
     assert "datasets" in {Requirement(line).name for line in about["dependencies"]}
     assert about["optional-dependencies"]["hub"] == []
     assert tuple(HUB_REPOSITORIES) == PAPER_DATASETS
+
+
+LABELLED: list[dict[str, Any]] = [
+    {"question": "1+1?", "answer": "2", "kind": "sums", "level": 3, "dataset": "maths"},
+    {"question": "2+2?", "answer": "4", "kind": "sums", "level": 2.0},
+    {"question": "Who?", "answer": "Ada", "kind": "names", "level": 2.5, "easy": True},
+    {"question": "Why?", "answer": "so"},
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "json"])
+def test_any_field_can_name_the_group_of_a_question(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"mine.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(LABELLED, pa.schema(LABELLED_COLUMNS)), path)
+    elif kind == "json":
+        path.write_text(json.dumps(LABELLED))
+    else:
+        save(LABELLED, path)
+
+    def groups(field: str | None) -> list[str]:
+        return [query.dataset for query in read_file(path, group_by=field)]
+
+    assert groups(None) == ["maths", "mine", "mine", "mine"]
+    assert groups("kind") == ["sums", "sums", "names", "mine"]
+    assert groups("level") == ["3", "2", "2.5", "mine"]
+    assert groups("easy") == ["maths", "mine", "true", "mine"]
+    with pytest.raises(InputError, match=r"no question has the field 'kinds': .*mean kind\?"):
+        groups("kinds")
+
+
+LABELLED_COLUMNS = [
+    ("question", pa.string()),
+    ("answer", pa.string()),
+    ("dataset", pa.string()),
+    ("kind", pa.dictionary(pa.int8(), pa.string())),
+    ("level", pa.float32()),
+    ("easy", pa.bool_()),
+]
+
+
+@pytest.mark.parametrize("label", [["a"], {"a": 1}, " ", "\u200b", "x" * 201, float("inf")])
+def test_a_label_that_is_no_name_is_refused_by_its_row(tmp_path: Path, label: Any) -> None:
+    path = tmp_path / "mine.jsonl"
+    rows = [*LABELLED[:2], {"question": "Odd?", "answer": "1", "kind": label}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=r"mine\.jsonl:3"):
+        read_file(path, group_by="kind")
+    assert len(read_file(path)) == 3 or label == float("inf")

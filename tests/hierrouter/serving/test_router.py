@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import numpy as np
 import pytest
 
@@ -27,7 +28,7 @@ from hierrouter.runs.checkpoint import router_at, save_checkpoint
 from hierrouter.runs.folders import LIVE
 from hierrouter.serving.decisions import Decision
 from hierrouter.serving.logs import LogShape, read_log
-from hierrouter.serving.messages import group_in
+from hierrouter.serving.messages import GROUP_HEADER, group_in
 from hierrouter.serving.off_policy import value_from_log
 from hierrouter.serving.open_router import called_models_note
 from hierrouter.serving.results import Call, Hop, RouteResult
@@ -38,6 +39,7 @@ from hierrouter_cache.tree import Rate, reprice
 from tests.engines import Scripted, scripted_answer
 from tests.hierrouter.learning.trainings import VALUE, decided
 from tests.hierrouter.serving.serving import (
+    GOOD,
     QUESTION,
     Double,
     ask,
@@ -466,6 +468,12 @@ def test_a_group_comes_with_the_request_and_an_unknown_one_is_said(
     first = [line["steps"][0]["model"] for line in found]
     assert first == [route_of("fact"), route_of("arith"), of_all, of_all]
     assert [line.get("unknown_group", False) for line in found] == [False, False, True, True]
+    file.write_text(json.dumps({**lines[0], "kind": "string"}) + "\n")
+    Route(file=file, group_by="kind").run_file(
+        over(run, Double()), lambda line: found.append(line) is None
+    )
+    assert found[-1]["group"] == "string"
+    assert found[-1]["steps"][0]["model"] == route_of("string")
     with served(over(run, Double()), log=tmp_path / "log.jsonl") as url:
         body = ask(url, hierrouter={"group": "fact"}).json()["hierrouter"]
         assert body["steps"][0]["model"] == route_of("fact")
@@ -473,11 +481,25 @@ def test_a_group_comes_with_the_request_and_an_unknown_one_is_said(
         assert ask(url, hierrouter={"group": "new"}).json()["hierrouter"]["unknown_group"]
         assert ask(url, hierrouter={"group": "x" * 201}).status_code == 400
         assert ask(url, hierrouter={"group": 7}).status_code == 400
-    assert [line["group"] for line in lines_of(tmp_path / "log.jsonl")] == ["fact", "new"]
+
+        def with_header(group: str, path: str, **changed: Any) -> httpx2.Response:
+            body = {"messages": GOOD["messages"], **changed}
+            return httpx2.post(f"{url}/v1/{path}", json=body, headers={GROUP_HEADER: group})
+
+        completion = "chat/completions"
+        in_header = with_header("%66act", completion).json()["hierrouter"]
+        assert in_header["group"] == "fact"
+        in_both = with_header("fact", completion, hierrouter={"group": "arith"}).json()
+        assert in_both["hierrouter"]["group"] == "arith"
+        assert with_header("x" * 201, completion).status_code == 400
+        assert with_header("new", "decide").json()["unknown_group"]
+        assert "unknown_group" not in with_header("fact", "decide").json()
+    logged = [line["group"] for line in lines_of(tmp_path / "log.jsonl")]
+    assert logged == ["fact", "new", "fact", "arith"]
     assert layout.hops == 2
 
 
-@pytest.mark.parametrize("row", [{"group": 7}, {"group": ["a"]}, {"dataset": "x" * 201}])
+@pytest.mark.parametrize("row", [{"group": {}}, {"group": ["a"]}, {"dataset": "x" * 201}])
 def test_a_group_that_is_no_name_is_refused_by_its_line(row: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"is no name of up to 200 characters: f:1; give"):
         group_in(row, "f:1")
