@@ -217,8 +217,10 @@ def explain(
 ) -> None:
     """Show one query: every answer, what it is worth, the router's route and what it lost.
 
-    With --worst one line for each of the queries on which the router loses most.
+    With --worst one line for each of the queries on which the router loses most, with --routes one
+    for each group of a router that is a table of routes.
     """
+    from hierrouter.reports.explain import RouteList
     from hierrouter.runs.selection import as_trained
 
     explaining.check()
@@ -226,6 +228,8 @@ def explain(
     explanations = explaining.run(tree, console.say)
     if format == "json":
         console.put(explanations.to_json())
+    elif isinstance(explanations, RouteList):
+        console.put_tables([explanations.table])
     elif explaining.worst is None:
         console.put(explanations.to_text(console.page_width(), sys.stdout.isatty()))
     else:

@@ -207,6 +207,10 @@ class RouteTable:
         orders = (np.lexsort((self.route, cost[row], -reward[row], is_other)) for row in self._rows)
         return tuple(tuple(self.route[order].tolist()) for order in orders)
 
+    def position(self, node: int) -> int:
+        """Position of a route in `route`, by the number of its node."""
+        return int(np.searchsorted(self.route, node))
+
     def values_without(self, row: Integers, own: Floats) -> Floats:
         """The means of each question's group without the question itself, pooled again.
 
@@ -344,7 +348,7 @@ class TableRouter(RewardPolicy):
         """
         table = self.table
         tree = tree.with_layout(table.actions.layout)
-        row = self._rows(tree)
+        row = self.rows(tree)
         taken = table.best[row]
         learned = learned_rows(tree, table.fingerprint, table.learned)
         is_learned = learned >= 0
@@ -367,7 +371,7 @@ class TableRouter(RewardPolicy):
             float64[queries, S, A]; -inf for an action that is not legal.
         """
         table = self.table
-        row = self._rows(tree)
+        row = self.rows(tree)
         rewards = self._reward(table.expected[row])
         rows = np.flatnonzero(learned_rows(tree, table.fingerprint, table.learned) >= 0)
         if not len(rows) or tree.fingerprint != table.fingerprint:
@@ -431,7 +435,8 @@ class TableRouter(RewardPolicy):
             parts.append(f"{len(routes) - len(parts):,} more routes")
         return f"a route for each of {table.groups:,} clusters of questions: {'; '.join(parts)}"
 
-    def _rows(self, tree: RouteTree) -> Integers:
+    def rows(self, tree: RouteTree) -> Integers:
+        """int64[queries], the row of the table that each query belongs to, see `row_of`."""
         vectors = np.zeros((len(tree), self.table.dim), np.float32)
         if self.reads_question:
             vectors = question_vectors(tree)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console, Group
 from rich.text import Text
 from rich.tree import Tree as RichTree
@@ -27,6 +28,7 @@ from hierrouter.evaluation.outcome import (
     possible_ends,
     route_endings,
 )
+from hierrouter.learning.policy_classes import TableRouter
 from hierrouter.questions.query import find_query
 from hierrouter.questions.reading import NO_ANSWER
 from hierrouter.questions.scoring import ACCURACY, SCORERS_BY_NAME, ScorerInput
@@ -276,12 +278,161 @@ class Explanations:
         return self.to_text(REPR_WIDTH) if self.split is None else repr(self.table)
 
 
-def explain_selection(job: Explain, tree: Tree, on_note: Callable[[str], None]) -> Explanations:
+@dataclass(frozen=True)
+class GroupRoute:
+    """The route that a table of routes has for a group of questions.
+
+    Q, C and R are those that the table expects: means over the questions of the group that it
+    learned from, drawn towards those of all questions. They are no test.
+
+    Attributes:
+        group: data set or label; `cluster N`; "" for all questions, whose route those of unknown
+            groups take.
+        route: the models to call, `first>second`.
+        questions: how many of the group it learned from.
+        quality: mean Q of the route.
+        cost: mean C of it, in money.
+        reward: mean R of it.
+        gain: R less that of the route for all questions, in this group.
+        mostly: of a cluster the data set that most of its questions are from; else None.
+    """
+
+    group: str
+    route: str
+    questions: int
+    quality: float
+    cost: float
+    reward: float
+    gain: float
+    mostly: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class RouteList:
+    """A router that is a table of routes, or one route, as a table to read and to take elsewhere.
+
+    Attributes:
+        alpha: weight of cost in R.
+        cost_unit: unit of C.
+        routes: one for each group; the last one is for all questions.
+    """
+
+    alpha: float
+    cost_unit: str
+    routes: tuple[GroupRoute, ...]
+
+    def to_json(self) -> str:
+        """Return one JSON object with `alpha` and the `routes`."""
+        return json_text({"alpha": self.alpha, "routes": list(map(asdict, self.routes))}, "routes")
+
+    @property
+    def table(self) -> Table:
+        """A line a group."""
+        has_clusters = any(route.mostly for route in self.routes)
+        columns = [
+            Column("Group"),
+            Column("Route"),
+            Column("Questions"),
+            Column("Q"),
+            Column("C", money=True),
+            Column("R", 4),
+            Column("R over one route", 4, signed=True),
+        ]
+        lines = []
+        for route in self.routes:
+            figures = (route.quality, route.cost, route.reward, route.gain)
+            group = route.group or ("other questions" if len(self.routes) > 1 else "all questions")
+            cells: tuple[Cell, ...] = (group, route.route, route.questions, *figures)
+            lines.append(Line("", (*cells, route.mostly or "") if has_clusters else cells))
+        if has_clusters:
+            columns.append(Column("Mostly"))
+        title = f"Routes of {ROUTER_LABEL}, R = Q - {self.alpha:g} C, C in {self.cost_unit}"
+        note = (
+            "Means over the questions that the routes were chosen on, those of a group drawn "
+            "towards the means of all: expect lower figures on other questions."
+        )
+        return Table(title, tuple(columns), tuple(lines), note)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+
+def list_routes(trained: TrainedRouter, tree: RouteTree) -> RouteList:
+    """Return the routes of a router that is a table of routes, or one route for all questions.
+
+    Args:
+        trained: the router.
+        tree: all folds of the tree that it learned from.
+
+    Raises:
+        InputError: the router decides otherwise, or learned from another tree.
+    """
+    fitted = trained.fitted_to(tree)
+    learned = fitted.constant_fold(tree)
+    if fitted.constant:
+        outcome = fitted.outcome(learned)
+        reward = float(outcome.reward(fitted.alpha).mean())
+        quality = float(outcome.quality.mean())
+        cost = float(outcome.cost.mean())
+        one = GroupRoute("", fitted.constant_route, len(learned), quality, cost, reward, 0.0)
+        return RouteList(fitted.alpha, tree.cost_unit, (one,))
+    if not isinstance(fitted.router, TableRouter):
+        raise InputError(
+            f"--algo {fitted.origin.config.algo} decides question by question and has no table of "
+            "routes: --routes; take a run of --algo groups or clusters, or give QUERY_ID"
+        )
+    table = fitted.router.table
+    of_all = table.position(int(table.best[0]))
+    mostly: dict[int, str] = {}
+    if len(table.centres):
+        row = fitted.router.rows(learned)
+        datasets = np.array(learned.datasets)
+        mostly = {
+            number: _most_frequent(datasets[row == number]) for number in range(len(table.count))
+        }
+    routes = []
+    for number, node in enumerate(table.best.tolist()):
+        values = table.values[number]
+        quality, cost = values[table.position(node)].tolist()
+        reward = net_reward(values[:, 0], values[:, 1], table.alpha)
+        name = ""
+        if number:
+            name = table.names[number - 1] if table.names else f"cluster {number}"
+        route = GroupRoute(
+            group=name,
+            route=fitted.actions.layout.name(node, fitted.origin.models),
+            questions=int(table.count[number]),
+            quality=quality,
+            cost=cost,
+            reward=float(reward[table.position(node)]),
+            gain=float(reward[table.position(node)] - reward[of_all]),
+            mostly=mostly.get(number) if number else None,
+        )
+        routes.append(route)
+    return RouteList(table.alpha, tree.cost_unit, (*routes[1:], routes[0]))
+
+
+def _most_frequent(datasets: NDArray[Any]) -> str:
+    """The data set of most of some questions with its share, `math 80%`; "" of none."""
+    if not len(datasets):
+        return ""
+    names, counts = np.unique(datasets, return_counts=True)
+    return f"{names[counts.argmax()]} {counts.max() / counts.sum():.0%}"
+
+
+def explain_selection(
+    job: Explain, tree: Tree, on_note: Callable[[str], None]
+) -> Explanations | RouteList:
     """Do the job of `Explain.run`, which has the arguments and the errors."""
     row = None if job.query is None else find_query(tree, job.query)
     selected = select_run(tree, job.alpha, job.checkpoint)
     for note in selection_notes("explain", selected):
         on_note(note)
+    if job.routes:
+        if selected.trained is None:
+            tree.require_embedded()
+            raise InputError("no router, so no routes: --routes; run `hierrouter train` first")
+        return list_routes(selected.trained, tree)
     if row is not None:
         name = [tree.datasets[row], tree.query_ids[row]]
         _log_look(tree, tree.splits[row], selected, on_note, query=name)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hierrouter.learning.baselines.arms import Baseline
     from hierrouter.replay.tree import Tree
     from hierrouter.reports.comparison import Standings
-    from hierrouter.reports.explain import Explanations
+    from hierrouter.reports.explain import Explanations, RouteList
     from hierrouter.reports.fold_report import DeferralTarget
     from hierrouter.reports.report import FinishedReport
 
@@ -430,6 +430,9 @@ class Explain:
         Flag("--worst", "N", "Instead: the N queries with the largest regret.", minimum=1),
     ] = None
     split: Annotated[str | None, flags.split_flag(f"Of --worst; default {WORST_FOLD}.")] = None
+    routes: Annotated[
+        bool, Flag("--routes", help="Instead: the route of each group, if the router is a table.")
+    ] = False
     checkpoint: Checkpoint = None
     alpha: flags.Alpha = None
 
@@ -443,9 +446,13 @@ class Explain:
 
         Raises:
             InputError: there is neither a query nor a number of queries, or there are both, or a
-                fold for a single query.
+                fold for a single query, or one of these with `routes`.
         """
         worst = shown_name(Explain, "worst")
+        if self.routes:
+            if self.query is not None or self.worst is not None or self.split is not None:
+                raise InputError("--routes is of the router and not of queries; give it alone")
+            return
         if (self.query is None) == (self.worst is None):
             problem = "no query"
             if self.query is not None:
@@ -457,7 +464,7 @@ class Explain:
             split = shown_value(shown_name(Explain, "split"), self.split)
             raise InputError(f"{split} is for {worst}; a query is looked for in all folds")
 
-    def run(self, tree: Tree, on_note: OnNote = ignore_note) -> Explanations:
+    def run(self, tree: Tree, on_note: OnNote = ignore_note) -> Explanations | RouteList:
         """Explain, and log a look at the test fold.
 
         Args:
@@ -483,12 +490,13 @@ def explain(
     *,
     worst: int | None = None,
     split: str | None = None,
+    routes: bool = False,
     alpha: float | None = None,
     on_note: OnNote = ignore_note,
-) -> Explanations:
+) -> Explanations | RouteList:
     """Explain a query: every answer, what it is worth, the router's route and what it lost.
 
-    Or the queries on which the router loses most. A look at the test fold is logged in the folder
+    Or the queries on which the router loses most, or a router that is a table of routes. A look at the test fold is logged in the folder
     of the run.
 
     Args:
@@ -497,6 +505,8 @@ def explain(
         run: a run of `train`, or its folder; default: the newest that learned from the tree.
         worst: instead of `query`: how many of the queries with the largest regret.
         split: fold of `worst`; default: "validation".
+        routes: instead of `query`: the route of each group, of a router that is a table of routes
+            or one route for all.
         alpha: price of cost; default: the one that the router was trained for.
         on_note: called with each line on which router it is, and on looks at the test fold.
 
@@ -512,6 +522,7 @@ def explain(
         query=query,
         worst=worst,
         split=split,
+        routes=routes,
         checkpoint=None if run is None else folders.find_run(run),
         alpha=alpha,
     ).run(tree, on_note)
