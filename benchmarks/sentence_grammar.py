@@ -137,8 +137,12 @@ class Figures:
     def is_router(self, row: Mapping[str, Any]) -> bool:
         """Whether a row is of the route that is the router's constant choice."""
         trained = self.case.trained
-        is_constant = trained is not None and trained.constant_route == row["policy"]
-        return is_constant and row["kind"] == "route" and row["difference_low"] is None
+        if trained is None or self.router is None or row["difference_low"] is not None:
+            return False
+        is_constant = (row["kind"], row["policy"]) == ("route", trained.constant_route)
+        # Where questions lack routes, the two need not take the same one in its place.
+        same = (row["quality"], row["cost"]) == (self.router["quality"], self.router["cost"])
+        return is_constant and same
 
     def relation(self, row: Mapping[str, Any], *, at_once: bool = False) -> int:
         """How the router compares with a policy: 2 better, 1 barely, 0 open, -1, -2 worse.

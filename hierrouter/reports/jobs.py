@@ -496,8 +496,8 @@ def explain(
 ) -> Explanations | RouteList:
     """Explain a query: every answer, what it is worth, the router's route and what it lost.
 
-    Or the queries on which the router loses most, or a router that is a table of routes. A look at the test fold is logged in the folder
-    of the run.
+    Or the queries on which the router loses most, or the routes of a router that is a table of
+    them. A look at the test fold is logged in the folder of the run.
 
     Args:
         tree: all folds.

@@ -164,8 +164,11 @@ class ReportData:
 
         Then both make the same choice on any query, and their difference has no interval.
         """
+        router = self.router
         is_constant = (row.kind, row.policy) == ("route", self.constant)
-        return is_constant and row.difference == 0 and row.difference_low is None
+        if router is None or not is_constant or row.difference_low is not None:
+            return False
+        return bool((row.quality, row.cost) == (router.quality, router.cost))
 
     @cached_property
     def by_policy(self) -> tuple[tuple[Row, ...], ...]:

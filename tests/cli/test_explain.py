@@ -42,6 +42,17 @@ def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Place) -> Non
     assert "< HierRouter" in text and f"{first['regret']:.4f}" in text
 
 
+def test_the_routes_of_a_table_are_listed(work: Place) -> None:
+    work.does("train --algo groups --alpha 0.4 --keep-anyway --out runs/table")
+    told = work.tells("explain --routes --checkpoint runs/table")
+    assert {*told} == {"alpha", "routes"}
+    text = work.does("explain --routes --checkpoint runs/table").stdout
+    for route in told["routes"]:
+        assert route["route"] in text and f"{route['reward']:.4f}" in text
+    said = work.refuses("explain --routes --checkpoint runs/train")
+    assert "--algo exact decides question by question" in said
+
+
 def test_the_test_fold_and_another_alpha_are_said(work: Place) -> None:
     done = work.does("explain --worst 1 --split test --alpha 0.02 --checkpoint runs/train")
     assert "The largest regrets of HierRouter on the test fold" in done.stdout
@@ -66,6 +77,8 @@ def test_alpha_and_a_part_of_the_pool_are_those_asked_for(bare: Place) -> None:
         ("--worst 3", "no router, so no regret: --worst; run `hierrouter train` first"),
         ("", "no query; give QUERY_ID or --worst N"),
         ("x --worst 3", "a query and --worst contradict each other; give QUERY_ID or "),
+        ("x --routes", "--routes is of the router and not of queries; give it alone"),
+        ("--routes", "no router, so no routes: --routes; run `hierrouter train` first"),
         ("x --split test", "--split test is for --worst; a query is looked for in all "),
     ],
 )
