@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,14 +115,45 @@ def _alpha_grid(tree: RouteTree, split: str, trained: TrainedRouter | None) -> s
     return {float(f"{alpha:.{SLIDER_ALPHA_DIGITS}g}") for alpha in grid}
 
 
+class Series(Protocol):
+    """A policy of the page, alpha by alpha.
+
+    Attributes:
+        name: its name on the page.
+        note: in words, what it was trained for, or at which alphas it was evaluated or fitted.
+        allow_stop: whether it may stop early.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def note(self) -> str: ...
+
+    @property
+    def allow_stop(self) -> bool: ...
+
+    def ends(self, rows: Integers) -> Integers:
+        """int64[n, rows]: where it ends on some queries; once while that is the same."""
+        ...
+
+    def as_object(self, has_calls: bool) -> dict[str, Any]:
+        """The series as JSON values, which the scripts of the page read.
+
+        Args:
+            has_calls: whether they need numbers of calls.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class EndingSeries:
     """The node where a deterministic policy ends on each query of a fold, alpha by alpha.
 
     Attributes:
-        name: its name on the page.
-        note: in words, what it was trained for or at which alphas it was evaluated.
-        allow_stop: whether it may stop early.
+        name: see `Series`.
+        note: see `Series`.
+        allow_stop: see `Series`.
         start: int64[queries], the node at which it ends at the first alpha.
         changed: for each alpha the queries that end elsewhere than at the alpha before, int64[n];
             empty at the first.
@@ -136,6 +167,27 @@ class EndingSeries:
     changed: tuple[Integers, ...]
     node: tuple[Integers, ...]
 
+    def ends(self, rows: Integers) -> Integers:
+        """int64[alphas, rows]: the node where it ends on some queries."""
+        ends = self.start.copy()
+        at_alphas = []
+        for queries, nodes in zip(self.changed, self.node, strict=True):
+            ends[queries] = nodes
+            at_alphas.append(ends[rows])
+        return np.stack(at_alphas)
+
+    def as_object(self, has_calls: bool) -> dict[str, Any]:
+        """The series as JSON values; numbers of calls follow from the nodes."""
+        return {
+            "name": safe_text(self.name),
+            "note": self.note,
+            "stop": self.allow_stop,
+            "start": whole_numbers(self.start),
+            "counts": whole_numbers(np.array([len(queries) for queries in self.changed])),
+            "query": whole_numbers(np.concatenate(self.changed)),
+            "node": whole_numbers(np.concatenate(self.node)),
+        }
+
 
 @dataclass(frozen=True)
 class ExpectationSeries:
@@ -145,8 +197,8 @@ class ExpectationSeries:
     their answer.
 
     Attributes:
-        name: its name on the page.
-        note: in words, at which alphas it was evaluated or fitted.
+        name: see `Series`.
+        note: see `Series`.
         step: int64[alphas], which of the n rows below holds at each alpha.
         end: int64[n, queries], the likeliest answer: a node, or nodes + k of the k-th direct call.
         quality: float64[n, queries].
@@ -154,7 +206,7 @@ class ExpectationSeries:
         tokens: float64[M + K, 2, n, queries], in and out, of calls of the M models in the tree and
             of the K direct ones.
         calls: float64[M + K, n, queries], numbers of these calls.
-        allow_stop: whether a router may stop early.
+        allow_stop: see `Series`; False of what is no router.
     """
 
     name: str
@@ -167,8 +219,21 @@ class ExpectationSeries:
     calls: Floats
     allow_stop: bool = False
 
+    def ends(self, rows: Integers) -> Integers:
+        """int64[n, rows]: the likeliest answer to some queries."""
+        return self.end[:, rows]
 
-Series = EndingSeries | ExpectationSeries
+    def as_object(self, has_calls: bool) -> dict[str, Any]:
+        """The series as JSON values."""
+        values = {
+            "name": safe_text(self.name),
+            "quality": numbers(self.quality),
+            "accuracy": numbers(self.accuracy),
+            "tokens": numbers(self.tokens),
+            "step": whole_numbers(self.step),
+            "end": whole_numbers(self.end),
+        }
+        return {**values, "calls": numbers(self.calls)} if has_calls else values
 
 
 def sweep_series(
@@ -220,7 +285,7 @@ def _router_series(
 
     Args:
         name: name of the router on the page.
-        note: see `EndingSeries`.
+        note: see `Series`.
         allow_stop: whether it may stop early.
         fold: the queries.
         endings: for each alpha float64[queries, endings], their probabilities; one object as long
@@ -301,7 +366,7 @@ def _ending_series(
 
     Args:
         name: name of the policy on the page.
-        note: see `EndingSeries`.
+        note: see `Series`.
         allow_stop: whether the policy may stop early.
         endings: int64[queries] for each alpha, the node where each query ends.
     """
@@ -676,13 +741,11 @@ def as_object(exploration: Exploration) -> dict[str, Any]:
         "train": _train(train, datasets) if len(train) and is_plain(fold) else None,
         "alphas": list(exploration.alphas),
         "start": exploration.start,
-        "routers": [_router_object(router, has_calls) for router in exploration.routers],
-        "brought": [
-            _ending_object(other)
-            if isinstance(other, EndingSeries)
-            else _expectation_object(other, has_calls)
-            for other in exploration.others
+        "routers": [
+            {**router.as_object(has_calls), "note": router.note, "stop": router.allow_stop}
+            for router in exploration.routers
         ],
+        "brought": [other.as_object(has_calls) for other in exploration.others],
         "texts": {str(row): _texts(texts, on_route) for (row, texts), on_route in texts_on_routes},
         "notes": [safe_text(note) for note in exploration.notes],
         **optional,
@@ -754,37 +817,6 @@ def _train(train: RouteTree, datasets: list[str]) -> dict[str, Any]:
     return {"columns": columns}
 
 
-def _ending_object(series: EndingSeries) -> dict[str, Any]:
-    return {
-        "name": safe_text(series.name),
-        "note": series.note,
-        "stop": series.allow_stop,
-        "start": whole_numbers(series.start),
-        "counts": whole_numbers(np.array([len(queries) for queries in series.changed])),
-        "query": whole_numbers(np.concatenate(series.changed)),
-        "node": whole_numbers(np.concatenate(series.node)),
-    }
-
-
-def _router_object(series: Series, has_calls: bool) -> dict[str, Any]:
-    if isinstance(series, EndingSeries):
-        return _ending_object(series)
-    values = _expectation_object(series, has_calls)
-    return {**values, "note": series.note, "stop": series.allow_stop}
-
-
-def _expectation_object(series: ExpectationSeries, has_calls: bool) -> dict[str, Any]:
-    values = {
-        "name": safe_text(series.name),
-        "quality": numbers(series.quality),
-        "accuracy": numbers(series.accuracy),
-        "tokens": numbers(series.tokens),
-        "step": whole_numbers(series.step),
-        "end": whole_numbers(series.end),
-    }
-    return {**values, "calls": numbers(series.calls)} if has_calls else values
-
-
 def _nodes_on_routes(exploration: Exploration) -> Booleans:
     """Mark the nodes on a route of the oracle, of a best fixed route, or of a policy.
 
@@ -801,12 +833,10 @@ def _nodes_on_routes(exploration: Exploration) -> Booleans:
         is_on_route |= present & (present.sum(axis=1) <= MAX_NODES_WITH_TEXTS)[:, None]
     if is_on_route.all():
         return is_on_route
+    every_series = (*exploration.routers, *exploration.others)
     if not is_plain(fold):
-        every_series = (*exploration.others, *exploration.routers)
-        likeliest = [
-            series.end[:, rows] for series in every_series if isinstance(series, ExpectationSeries)
-        ]
-        for row, reached in enumerate(np.concatenate(likeliest).T):
+        ends = np.concatenate([series.ends(rows) for series in every_series])
+        for row, reached in enumerate(ends.T):
             for node in np.unique(reached[reached < layout.nodes]).tolist():
                 is_on_route[row, list(layout.nodes_to(node))] = True
         return is_on_route
@@ -821,15 +851,9 @@ def _nodes_on_routes(exploration: Exploration) -> Booleans:
         is_on_route[queries, first + best] = True
         best_on_train = net_reward(train_score, train_cost, alpha)[first:].argmax()
         is_on_route[:, first + best_on_train] = True
-    for series in (*exploration.routers, *exploration.others):
-        if isinstance(series, EndingSeries):
-            ends = series.start.copy()
-            for queries_changed, nodes in zip(series.changed, series.node, strict=True):
-                ends[queries_changed] = nodes
-                is_on_route[queries, ends[rows]] = True
-        else:
-            # Ends from the number of nodes on are direct calls, which have no texts here.
-            is_on_route[queries, np.minimum(series.end, layout.nodes - 1)[:, rows]] = True
+    for series in every_series:
+        # Ends from the number of nodes on are direct calls, which have no texts here.
+        is_on_route[queries, np.minimum(series.ends(rows), layout.nodes - 1)] = True
     # From the leaves up: a node is on a route if a node below it is.
     for node in range(layout.nodes - 1, 0, -1):
         is_on_route[:, layout.parent[node]] |= is_on_route[:, node]
