@@ -3,7 +3,6 @@
 The results of any threshold of any policy are in `hierrouter.evaluation.deferral`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.deferral import DeferralPoint, DeferringPolicy, best_point, point_within
 from hierrouter.evaluation.outcome import Outcome, continuation_probability, greedy, single_calls
+from hierrouter.learning.router import StateBatch
 from hierrouter.learning.training import TrainedRouter, choosing_fold, training_folds
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
@@ -87,24 +87,10 @@ class Deferral:
         """
         return self.on_fold(fold).outcome(self.threshold)
 
-    def defers(
-        self,
-        embedding: NDArray[np.float32],
-        paths: Sequence[tuple[int, ...]],
-        costs: Sequence[float],
-    ) -> NDArray[np.bool_]:
-        """Whether to defer at some live states.
-
-        Args:
-            embedding: see `TrainedRouter.decide_each`.
-            paths: see `TrainedRouter.decide_each`.
-            costs: see `TrainedRouter.decide_each`.
-
-        Returns:
-            bool[n].
-        """
-        features = self.trained.features_each(embedding, paths, costs)
-        stage = np.array([len(path) for path in paths], np.int64)
+    def defers(self, states: StateBatch) -> NDArray[np.bool_]:
+        """bool[n]: whether to defer at some live states, see `TrainedRouter.live_states`."""
+        features = self.trained.router.live_features(states)
+        stage = self.trained.origin.layout.depth()[states.node]
         return self.head(features, stage) < self.threshold
 
 

@@ -698,15 +698,6 @@ class TrainedRouter:
         """
         return self.fitted_to(tree).router.features(tree)
 
-    def features_each(
-        self,
-        embedding: NDArray[np.float32],
-        paths: Sequence[tuple[int, ...]],
-        costs: Sequence[float],
-    ) -> NDArray[np.float64]:
-        """float64[n, width]: the features of some live states; see `decide_each`, `features`."""
-        return self.router.live_features(self._batch(embedding, paths, costs))
-
     def judging_fold(self, tree: RouteTree) -> RouteTree:
         """The queries on which its R is a fair estimate, without looking at the test fold.
 
@@ -749,38 +740,15 @@ class TrainedRouter:
         choice = greedy(fitted.probabilities(tree), tree.base_rate, actions.returns)
         return ending_probabilities(actions, choice, tree.weight)
 
-    def expected_each(
+    def live_states(
         self,
         embedding: NDArray[np.float32],
         paths: Sequence[tuple[int, ...]],
         costs: Sequence[float],
         groups: Sequence[str] = (),
         roots: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.float64] | None:
-        """Expected quality and cost after each action at some live states.
-
-        Args:
-            embedding: see `decide_each`.
-            paths: see `decide_each`.
-            costs: see `decide_each`.
-            groups: see `decide_each`.
-            roots: see `decide_each`.
-
-        Returns:
-            float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal. None
-            for a network, which predicts neither.
-        """
-        return self.router.expected(self._batch(embedding, paths, costs, groups, roots))
-
-    def decide_each(
-        self,
-        embedding: NDArray[np.float32],
-        paths: Sequence[tuple[int, ...]],
-        costs: Sequence[float],
-        groups: Sequence[str] = (),
-        roots: NDArray[np.float32] | None = None,
-    ) -> NDArray[np.float64]:
-        """The stochastic policy at some live states, evaluated together.
+    ) -> StateBatch:
+        """Some live states, on which the router decides together.
 
         Args:
             embedding: float32[n, dim], the encoder's vectors of the view.
@@ -790,12 +758,32 @@ class TrainedRouter:
             groups: data set or label of each question, "" if it is unknown; empty if none is known.
             roots: float32[n, dim], the vectors of each question before any answer, see
                 `reads_question`; None takes those of the states.
+        """
+        embedding = np.asarray(embedding, np.float32)
+        return StateBatch(
+            embedding=embedding,
+            node=np.array([self.actions.layout.node(path) for path in paths], np.int64),
+            cost=np.array(costs, np.float64),
+            groups=groups if len(groups) else ("",) * len(embedding),
+            roots=embedding if roots is None else roots,
+        )
+
+    def expected_each(self, states: StateBatch) -> NDArray[np.float64] | None:
+        """Expected quality and cost after each action at some live states.
+
+        Returns:
+            float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal. None
+            for a network, which predicts neither.
+        """
+        return self.router.expected(states)
+
+    def decide_each(self, states: StateBatch) -> NDArray[np.float64]:
+        """The stochastic policy at some live states.
 
         Returns:
             float64[n, A]. Where a constant choice is made, the states beside its route, which are
             reached only after a failed call, have the chances of the router that it stands for.
         """
-        states = self._batch(embedding, paths, costs, groups, roots)
         chances = self.router.live_probabilities(states)
         if self.constant:
             route = self.actions.layout.route
@@ -803,15 +791,7 @@ class TrainedRouter:
             chances[on_route] = self.constant.policy(self.actions)[states.node][on_route]
         return chances
 
-    def rank_each(
-        self,
-        embedding: NDArray[np.float32],
-        paths: Sequence[tuple[int, ...]],
-        costs: Sequence[float],
-        chances: NDArray[np.float64],
-        groups: Sequence[str] = (),
-        roots: NDArray[np.float32] | None = None,
-    ) -> list[tuple[int, ...]]:
+    def rank_each(self, states: StateBatch, chances: NDArray[np.float64]) -> list[tuple[int, ...]]:
         """All legal actions at some live states, in the order in which they are to be tried.
 
         That is the order of their chances. A constant choice has one action with a chance; the
@@ -819,14 +799,9 @@ class TrainedRouter:
         the order of the routes that go on with them.
 
         Args:
-            embedding: see `decide_each`.
-            paths: see `decide_each`.
-            costs: see `decide_each`.
+            states: the states.
             chances: float64[n, A], what `decide_each` returned.
-            groups: see `decide_each`.
-            roots: see `decide_each`.
         """
-        states = self._batch(embedding, paths, costs, groups, roots)
         learned = self.router.preferences(states)
         if learned is None:
             learned = self.router.live_probabilities(states) if self.constant else chances
@@ -836,24 +811,6 @@ class TrainedRouter:
             tuple(order[:count].tolist())
             for order, count in zip(orders, legal.sum(axis=1), strict=True)
         ]
-
-    def _batch(
-        self,
-        embedding: NDArray[np.float32],
-        paths: Sequence[tuple[int, ...]],
-        costs: Sequence[float],
-        groups: Sequence[str] = (),
-        roots: NDArray[np.float32] | None = None,
-    ) -> StateBatch:
-        """Some live states as arrays; the arguments are those of `decide_each`."""
-        embedding = np.asarray(embedding, np.float32)
-        return StateBatch(
-            embedding=embedding,
-            node=np.array([self.actions.layout.node(path) for path in paths], np.int64),
-            cost=np.array(costs, np.float64),
-            groups=groups if len(groups) else ("",) * len(embedding),
-            roots=embedding if roots is None else roots,
-        )
 
 
 def training_remarks(

@@ -249,22 +249,25 @@ class LivePolicy:
         self, trained: TrainedRouter, states: Sequence[LiveState], embedded: NDArray[np.float32]
     ) -> list[Decision]:
         """Decide at states that have the same router."""
-        paths = [state.path for state in states]
-        costs = [state.cost for state in states]
-        groups = [state.group for state in states]
-        roots = self._roots(trained, states, embedded)
-        chances = trained.decide_each(embedded, paths, costs, groups, roots)
+        batch = trained.live_states(
+            embedded,
+            [state.path for state in states],
+            [state.cost for state in states],
+            [state.group for state in states],
+            self._roots(trained, states, embedded),
+        )
+        chances = trained.decide_each(batch)
         expected = None
         if any(state.explain for state in states):
-            expected = trained.expected_each(embedded, paths, costs, groups, roots)
+            expected = trained.expected_each(batch)
         is_in_doubt = np.zeros(len(states), np.bool_)
         deferral_model = ""
         if self.deferral:
-            is_in_doubt = self.deferral.at(trained.alpha).defers(embedded, paths, costs)
+            is_in_doubt = self.deferral.at(trained.alpha).defers(batch)
             deferral_model = self.deferral.model.name
         table = greedy(chances, self.origin.base_rate, trained.actions.returns)
         likeliest = table.argmax(axis=1).tolist()
-        orders = trained.rank_each(embedded, paths, costs, chances, groups, roots)
+        orders = trained.rank_each(batch, chances)
         decisions = []
         for row, state in enumerate(states):
             action = likeliest[row]

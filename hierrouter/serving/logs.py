@@ -482,7 +482,8 @@ def log_and_states(
     owner, _ = np.nonzero(log.alive)  # the episode of each state, ascending
     groups = [episodes[number].group for number in owner.tolist()]
     roots = embedding[np.searchsorted(owner, owner)]
-    chances = trained.decide_each(embedding, paths, spent.tolist(), groups, roots)
+    states = trained.live_states(embedding, paths, spent.tolist(), groups, roots)
+    chances = trained.decide_each(states)
     target = greedy(chances, trained.origin.base_rate, trained.actions.returns)
     return log, logged_states(log, row, node, spent, embedding, target)
 

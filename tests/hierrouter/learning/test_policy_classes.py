@@ -100,12 +100,13 @@ def test_a_live_state_gets_the_action_of_the_tree(tree: RouteTree, config: Table
         embedding = test.embedding_at(rows, np.full_like(rows, state))
         path = [test.layout.path(state)] * len(test)
         cost = test.cost[:, state].tolist()
-        live = trained.decide_each(embedding, path, cost, test.datasets, roots)
+        states = trained.live_states(embedding, path, cost, test.datasets, roots)
+        live = trained.decide_each(states)
         np.testing.assert_array_equal(live, table[:, state])
-        orders = trained.rank_each(embedding, path, cost, live, test.datasets, roots)
+        orders = trained.rank_each(states, live)
         assert [order[0] for order in orders] == live.argmax(axis=1).tolist()
         assert all(sorted(order) == list(range(trained.actions.count)) for order in orders)
-        expected = trained.expected_each(embedding, path, cost, test.datasets, roots)
+        expected = trained.expected_each(states)
         assert expected is not None
         assert np.isfinite(expected).all()
 
@@ -117,7 +118,7 @@ def test_a_live_question_of_an_unknown_group_takes_the_route_of_all(tree: RouteT
     first = learned.layout.path(int(best))[0]
     embedding = np.zeros((3, tree.dim), np.float32)
     for groups in ((), ("", "never seen", "Family-0")):
-        live = trained.decide_each(embedding, [()] * 3, [0.0] * 3, groups)
+        live = trained.decide_each(trained.live_states(embedding, [()] * 3, [0.0] * 3, groups))
         assert live.argmax(axis=1).tolist() == [first] * 3
 
 
@@ -272,9 +273,10 @@ def test_a_mean_is_stored_and_decides_live(tree: RouteTree, tmp_path: Path) -> N
         embedding = test.embedding_at(rows, np.full_like(rows, state))
         path = [test.layout.path(state)] * len(test)
         cost = test.cost[:, state].tolist()
-        live = loaded.decide_each(embedding, path, cost, test.datasets, roots)
+        states = loaded.live_states(embedding, path, cost, test.datasets, roots)
+        live = loaded.decide_each(states)
         np.testing.assert_allclose(live, trained.probabilities(test)[:, state], atol=1e-5)
-        loaded.rank_each(embedding, path, cost, live, test.datasets, roots)
+        loaded.rank_each(states, live)
     sweep = train_sweep(tree, GRID, OBJECTIVE, MEAN, 0)
     save_checkpoint(sweep, tmp_path / "many")
     again = load_checkpoint(tmp_path / "many")

@@ -335,7 +335,8 @@ def test_of_equally_good_answers_it_takes_the_cheapest(objective: Objective) -> 
         queries = tree.split(fold)
         np.testing.assert_allclose(trained.outcome(queries).cost, queries.cost[:, cheapest])
     root = tree.embedding_at(np.arange(len(tree)), np.zeros(len(tree), dtype=np.int64))
-    live = trained.decide_each(root, [()] * len(tree), [0.0] * len(tree))
+    states = trained.live_states(root, [()] * len(tree), [0.0] * len(tree))
+    live = trained.decide_each(states)
     assert set(live.argmax(axis=1) % len(tree.models)) == {0}
 
 
@@ -550,9 +551,8 @@ def test_a_model_of_routes_is_stored(tmp_path: Path, returns: bool) -> None:
     np.testing.assert_array_equal(loaded.probabilities(tree), trained.probabilities(tree))
     # A live state has the chances of the fold.
     test = tree.split("test")
-    live = loaded.decide_each(
-        test.embedding_at(np.arange(30), np.zeros(30, int)), [()] * 30, [0] * 30
-    )
+    roots = test.embedding_at(np.arange(30), np.zeros(30, int))
+    live = loaded.decide_each(loaded.live_states(roots, [()] * 30, [0] * 30))
     legal = LegalActions.of(trained.objective.view(test), trained.actions).at(
         np.arange(30), np.zeros(30, int)
     )

@@ -53,7 +53,7 @@ def decided(
     trained: TrainedRouter, embedding: NDArray[np.float32], path: tuple[int, ...], cost: float
 ) -> NDArray[np.float64]:
     """float64[A]: the stochastic policy at one live state; see `TrainedRouter.decide_each`."""
-    return trained.decide_each(embedding[None], [path], [cost])[0]
+    return trained.decide_each(trained.live_states(embedding[None], [path], [cost]))[0]
 
 
 def finished(trained: TrainedRouter, folder: Path) -> Record:

@@ -243,7 +243,8 @@ def test_a_choice_of_no_chance_is_still_tried_after_a_failure(live_run: Path) ->
     """Chances of very different rewards are 0 in floating point; the actions stay legal."""
     trained = router_at(live_run, None)
     chances = np.array([[0.0, 1.0, 0.0]])
-    [order] = trained.rank_each(np.zeros((1, trained.dim), np.float32), [()], [0.0], chances)
+    states = trained.live_states(np.zeros((1, trained.dim), np.float32), [()], [0.0])
+    [order] = trained.rank_each(states, chances)
     assert order == (1, 0, 2)
 
 
@@ -447,7 +448,8 @@ def test_a_group_comes_with_the_request_and_an_unknown_one_is_said(
     layout = tree.layout
 
     def route_of(group: str) -> str:
-        chances = trained.decide_each(np.zeros((1, tree.dim), np.float32), [()], [0.0], [group])
+        root = np.zeros((1, tree.dim), np.float32)
+        chances = trained.decide_each(trained.live_states(root, [()], [0.0], [group]))
         return tree.models[int(chances.argmax())]
 
     names = ("arith", "fact", "string")
