@@ -25,6 +25,7 @@ from hierrouter.evaluation.outcome import (
     route_policy,
 )
 from hierrouter.learning.config import (
+    PRESET_NOTES,
     BestConfig,
     ExactConfig,
     MeanConfig,
@@ -816,7 +817,9 @@ class TrainedRouter:
 def training_remarks(
     trained: TrainedRouter, alpha: float, tree: RouteTree | None = None
 ) -> tuple[str, ...]:
-    """Differences between the training of a router and the present use of it, in words.
+    """What a reader should know of the training of a router that is shown, in words.
+
+    How it differs from the present use of the router, and what is recommended beside its preset.
 
     Args:
         trained: the router.
@@ -832,4 +835,7 @@ def training_remarks(
         remarks.append(f"the router was trained {change} than shown here")
     if trained.alpha != alpha:
         remarks.append(f"the router was trained at alpha {trained.alpha:g}, shown at {alpha:g}")
+    preset_note = PRESET_NOTES.get(trained.origin.config.preset)
+    if preset_note:
+        remarks.append(preset_note)
     return tuple(remarks)

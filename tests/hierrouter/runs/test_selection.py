@@ -10,7 +10,7 @@ import pytest
 
 from hierrouter.collection.scheduler import fill_cache
 from hierrouter.collection.transfer import import_
-from hierrouter.learning.config import Objective
+from hierrouter.learning.config import PRESET_NOTES, Objective, preset
 from hierrouter.learning.cross_fit import sweep_with_fallback
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
@@ -116,6 +116,16 @@ def test_a_sweep_whose_routers_may_do_less_than_the_run_is_not_shown() -> None:
     assert (shown.run, shown.sweep_run, shown.alpha) == (run, sweep, 0.2)
     assert shown.trained and shown.trained.objective == objective
     assert shown.remarks == (f"the router was trained at alpha {trainings.ALPHA:g}, shown at 0.2",)
+
+
+def test_a_router_of_the_papers_preset_is_shown_with_the_recommendation() -> None:
+    tree = trainings.small_tree()
+    config = replace(preset("paper"), epochs=1, iterations=1, rollouts=16, minibatches=2, hidden=8)
+    assert PRESET_NOTES["paper"].endswith("recommended: leave --preset out, or --seeds 5")
+    for name, note in (("paper", (PRESET_NOTES["paper"],)), ("default", ())):
+        run = Path("runs") / name
+        trainings.finished(trainings.glimpse(tree, config=replace(config, preset=name)), run)
+        assert select_run(tree, None, run).remarks == note
 
 
 def test_a_checkpoint_that_was_named_is_shown_whatever_its_alpha() -> None:
