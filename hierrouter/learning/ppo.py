@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import FunctionType
 from typing import Any, cast
 
@@ -67,6 +68,7 @@ from hierrouter_cache.tree import RouteTree
 
 DEFAULT_BUFFER_SIZE = 65_536  # transitions of the buffer that a collector makes by default
 MAX_ROWS_PER_PASS = 65_536  # rows that Tianshou evaluates at once before an update
+MAX_TREE_STATES = 131_072  # states that exact advantages read in an iteration, at most
 WARM_UP_STEPS = 100  # gradient steps of an epoch of a warm start, at most
 WARM_UP_STATES = 2_048  # states of such a gradient step, at most; one query is always read
 # Names in Tianshou's statistics of an update that are no column of a learning curve: counts, which
@@ -676,9 +678,26 @@ class PPOLearner:
             fold.actions.allow_stop,
             seed=rng,
             buffer=ReplayBuffer(config.rollouts * fold.actions.steps),
-            draw=self._queries.draw,
+            draw=self._draw,
             reward=reward,
         )
+
+    def _draw(self, episodes: int) -> NDArray[np.int64]:
+        """int64[episodes]: the queries of the next episodes.
+
+        Exact advantages read every state of each query. Where queries have many states, there are
+        fewer of them, with several episodes on each.
+        """
+        queries = episodes
+        if self._config.advantages == EXACT_ADVANTAGES:
+            queries = min(episodes, max(1, int(MAX_TREE_STATES / self._states_per_query)))
+        return np.resize(self._queries.draw(queries), episodes)
+
+    @cached_property
+    def _states_per_query(self) -> float:
+        """The mean number of states that a query has, at least 1."""
+        states = self._fold.presence[:, : self._fold.actions.states] > 0
+        return max(float(states.sum(axis=1).mean()), 1.0)
 
     def epoch(self) -> dict[str, float]:
         """Collect and update `config.iterations` times.
@@ -711,7 +730,6 @@ class PPOLearner:
         config = self._config
         if not config.warm_start:
             return
-        states = (self._fold.presence[:, : self._fold.actions.states] > 0).sum(axis=1).mean()
         enumeration = ExactConfig(
             epochs=config.warm_start,
             learning_rate=config.learning_rate,
@@ -719,7 +737,7 @@ class PPOLearner:
             embedding_noise=config.embedding_noise,
             standardise_reward=config.standardise_reward,
         )
-        fitting = int(WARM_UP_STATES / max(states, 1.0))
+        fitting = int(WARM_UP_STATES / self._states_per_query)
         enumeration = replace(enumeration, queries=min(max(fitting, 1), enumeration.queries))
         learner = ExactLearner(self.router, self._fold, self._alpha, enumeration, self._rng)
         for _ in range(config.warm_start):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hierrouter.evaluation.outcome import ending_reward
+from hierrouter.learning import ppo
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig
 from hierrouter.learning.exact import ExactLearner
 from hierrouter.learning.network import (
@@ -378,6 +379,21 @@ def test_a_warm_start_is_a_training_by_enumeration_before_the_first_episode(
             learner.epoch()
     for name, value in router.named_parameters():
         assert torch.equal(update.weights[name], value), name
+
+
+@pytest.mark.parametrize("advantages", ["exact", "gae"])
+def test_exact_advantages_take_few_trees_where_trees_are_large(
+    tree: RouteTree, advantages: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The episodes are as many, several on each of the next queries in their order."""
+    states = Objective(ALPHA).actions(tree.layout).states
+    monkeypatch.setattr(ppo, "MAX_TREE_STATES", 4 * states - 1)
+    config = replace(CONFIG, advantages=advantages, embedding_noise=0.0, epochs=1)
+    stream = QueryStream(21, np.random.default_rng(SEED))
+    for update in recording(tree, Objective(ALPHA), config).updates:
+        played = [int(update.state[episode.start]) // states for episode in update.episodes]
+        queries = 3 if advantages == "exact" else CONFIG.rollouts
+        assert played == np.resize(stream.draw(queries), CONFIG.rollouts).tolist()
 
 
 def test_other_advantages_are_refused() -> None:
