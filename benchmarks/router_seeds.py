@@ -2,13 +2,14 @@
 
     OMP_NUM_THREADS=1 python benchmarks/router_seeds.py [--cache caches/default]
         [--alpha 0.005] [--seeds 5] [--first 0] [--algo ppo] [--fold test]
-        [--preset paper] [--set learning_rate=1e-3 entropy_coefficient=0.02 ...]
+        [--preset paper] [--set learning_rate=1e-3 entropy_coefficient=0.02 ...] [--judge DIR]
 
 The script prints R of the router, of the best single model, of the best fixed route, of the best
 route per dataset and of the oracle; the share of the gap that the router closes; its quality on
 `riddle`; the low end of the paired 95 % interval of its smallest margin over any fixed route or
-single model; and the CPU seconds of training. To tune settings, use `--fold validation`. `--set`
-changes numbers of the preset, by their names in `hierrouter.learning.config`.
+single model; and the CPU seconds of training. To tune settings, use `--fold validation`. It also
+chooses the weights: `--judge` takes the fold of another cache instead. `--set` changes settings of
+the preset, by their names in `hierrouter.learning.config`.
 """
 
 import argparse
@@ -118,12 +119,14 @@ def main() -> None:
     parser.add_argument("--algo", choices=sorted(CONFIG_CLASSES), default="ppo")
     parser.add_argument("--fold", choices=("validation", "test"), default="validation")
     parser.add_argument("--preset", choices=("default", "paper"), default="default")
+    parser.add_argument("--judge", type=Path)
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{versions(hierrouter, torch)}, one thread")
     tree = OpenTree(cache=args.cache).run()
-    competition = Competition(tree, tree.split(args.fold), args.alpha)
+    judged_on = OpenTree(cache=args.judge).run() if args.judge else tree
+    competition = Competition(judged_on, judged_on.split(args.fold), args.alpha)
     config = change_settings(preset(args.preset, args.algo), args.set)
     settings = " ".join([f"{args.algo}, preset {args.preset}", *args.set])
     print(f"{args.fold} fold: {len(competition.fold)} queries, alpha {args.alpha:g}, {settings}")
