@@ -591,29 +591,33 @@ def call_values(tree: RouteTree, level: Level, value: outcome.Floats) -> outcome
 
 
 def greedy_decisions(
-    tree: RouteTree, actions: outcome.Actions, probabilities: outcome.Floats, alpha: float
+    tree: RouteTree,
+    actions: outcome.Actions,
+    choice: outcome.Integers,
+    probability: outcome.Floats,
+    alpha: float,
 ) -> tuple[outcome.Integers, outcome.Floats, outcome.Booleans, outcome.Floats]:
-    """List every decision of the greedy policy, with its probability and whether it was the best.
+    """List every decision of a policy, with its probability and whether it was the best.
 
     Only decisions with more than one legal action count. Where a call has several draws, those
     after it are listed for each draw, and each counts by the probability of its draws.
 
     Args:
         tree: the queries.
-        actions: what the columns of the table mean.
-        probabilities: float64[queries, S, A], of each action to be the best; 0 if it is illegal.
+        actions: what may be chosen.
+        choice: int64[queries, S], the action that the policy takes at each state.
+        probability: float64[queries, S], how probable it is said to be that it is the best.
         alpha: cost penalty of R = Q - alpha * C.
 
     Returns:
         int64[n], the position of the query; float64[n], the probability of the chosen action;
         bool[n], whether no other action would have led to a higher R on this very query if the
-        policy is greedy from there on: exact, up to rounding; and float64[n], the probability that
+        policy decides from there on: exact, up to rounding; and float64[n], the probability that
         the decision is due, 1 if each call has one draw.
     """
     layout = tree.layout
-    choice = outcome.greedy(probabilities, tree.base_rate, actions.returns).argmax(axis=2)
     legal = outcome.LegalActions.of(tree, actions).table
-    value = np.zeros((len(tree), layout.nodes))  # R of the greedy policy from each node on
+    value = np.zeros((len(tree), layout.nodes))  # R of the policy from each node on
     leaves = layout.leaves
     reward = outcome.ending_reward(tree, alpha)
     stopped = reward[:, : layout.nodes]
@@ -652,7 +656,7 @@ def greedy_decisions(
         reach = outcome.states_reached(layout, level, reach[:, :, None] * calling, tree.weight)
     query, node = np.concatenate(decisions, axis=1)
     is_best = loss[query, node] <= REWARD_ROUNDING
-    return query, probabilities.max(axis=2)[query, node], is_best, np.concatenate(due)
+    return query, probability[query, node], is_best, np.concatenate(due)
 
 
 # Luck: bounds of trees whose calls have several draws.

@@ -510,8 +510,17 @@ class MeanRouter(RewardPolicy):
         return _mean_of_known(np.stack(rewards))
 
     def probabilities(self, tree: RouteTree) -> Floats:
-        """float64[queries, S, A]: probability of each action to be the best at each state."""
+        """float64[queries, S, A]: the stochastic policy, a softmax of the expected R."""
         return softmax_policy(self.rewards(tree), self._temperatures)
+
+    def choice_probability(self, tree: RouteTree, choice: Integers) -> Floats:
+        """The mean of what the value models predict, see `ValueRouter.choice_probability`."""
+        return np.mean([value.choice_probability(tree, choice) for value in self.values], axis=0)
+
+    def live_choice_probability(self, states: StateBatch, choice: Integers) -> Floats:
+        """The mean of what the value models predict at some states."""
+        each = [value.live_choice_probability(states, choice) for value in self.values]
+        return np.mean(each, axis=0)
 
     def expected(self, states: StateBatch) -> Floats:
         """Expected Q, and C from the state on, after each action at some states.
@@ -527,7 +536,7 @@ class MeanRouter(RewardPolicy):
         return np.mean(expected, axis=0)
 
     def live_probabilities(self, states: StateBatch) -> Floats:
-        """float64[n, A]: probability of each action to be the best at some states."""
+        """float64[n, A]: the stochastic policy at some states, a softmax of the expected R."""
         reward = self._reward(self.expected(states))
         return softmax_policy(reward, self._temperatures[states.node])
 

@@ -112,6 +112,23 @@ class LearnedPolicy(Protocol):
         """
         ...
 
+    def choice_probability(self, tree: RouteTree, choice: Integers) -> Floats | None:
+        """How probable it is that a choice is the best: that no other action leads to a higher R.
+
+        Args:
+            tree: the queries.
+            choice: int64[queries, S], the action of the greedy policy at each state.
+
+        Returns:
+            float64[queries, S]; None if it does not predict that: probabilities of a network are
+            for exploration. NaN if it was learned by a version that did not.
+        """
+        return None
+
+    def live_choice_probability(self, states: StateBatch, choice: Integers) -> Floats | None:
+        """float64[n]: the same of the actions int64[n] at some states."""
+        return None
+
     def preferences(self, states: StateBatch) -> Floats | None:
         """float64[n, A]: the order of the actions that it does not choose, the best one highest.
 

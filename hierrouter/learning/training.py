@@ -665,6 +665,27 @@ class TrainedRouter:
             return self.constant.policy_on(tree, self.actions)
         return self.router.probabilities(self.objective.view(tree))
 
+    def choice_probability(
+        self, tree: RouteTree, choice: NDArray[np.int64]
+    ) -> NDArray[np.float64] | None:
+        """How probable it is that its choices are the best, see `LearnedPolicy`.
+
+        Args:
+            tree: the queries.
+            choice: int64[queries, S], the action of the greedy policy at each state.
+
+        Returns:
+            float64[queries, S]; None if it does not predict that, as a network, a table of routes,
+            or a constant choice.
+
+        Raises:
+            InputError: this router cannot read the tree, see `fitted_to`.
+        """
+        fitted = self.fitted_to(tree)
+        if self.constant:
+            return None
+        return _known(fitted.router.choice_probability(self.objective.view(tree), choice))
+
     @property
     def dim(self) -> int:
         """Length of the embeddings that it reads."""
@@ -792,6 +813,22 @@ class TrainedRouter:
             chances[on_route] = self.constant.policy(self.actions)[states.node][on_route]
         return chances
 
+    def choice_probability_each(
+        self, states: StateBatch, choice: NDArray[np.int64]
+    ) -> NDArray[np.float64] | None:
+        """How probable it is that an action at each of some live states is the best.
+
+        Args:
+            states: see `live_states`.
+            choice: int64[n], of each state the action of the greedy policy.
+
+        Returns:
+            float64[n], or None, as `choice_probability`.
+        """
+        if self.constant:
+            return None
+        return _known(self.router.live_choice_probability(states, choice))
+
     def rank_each(self, states: StateBatch, chances: NDArray[np.float64]) -> list[tuple[int, ...]]:
         """All legal actions at some live states, in the order in which they are to be tried.
 
@@ -812,6 +849,13 @@ class TrainedRouter:
             tuple(order[:count].tolist())
             for order, count in zip(orders, legal.sum(axis=1), strict=True)
         ]
+
+
+def _known(probability: Floats | None) -> Floats | None:
+    """Probabilities, or None if a version that did not predict them has learned the policy."""
+    if probability is None or np.isnan(probability).all():
+        return None
+    return probability
 
 
 def training_remarks(

@@ -12,7 +12,8 @@ Routes of few queries share one (`_regression_numbers`). A choice on a query is 
 all rows of this query.
 
 Letters of shapes: S states of a query, A actions, a legal actions of a state, K knots, n queries of
-a state, m landmarks. The last axis of a value, of length 2, is Q and C from the state on.
+a state, m landmarks. The last axis of an observed value, of length 2, is Q and C from the state on.
+That of a prediction, of length 3, has the probability that the action is the best one after them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,16 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hierrouter.declarations.checks import MAX_ALPHA
+from hierrouter.evaluation.bounds import REWARD_ROUNDING, greedy_decisions
 from hierrouter.evaluation.budget import policy_break_points
-from hierrouter.evaluation.outcome import Actions, LegalActions, has_holes, reach_probability
+from hierrouter.evaluation.outcome import (
+    Actions,
+    LegalActions,
+    greedy,
+    has_holes,
+    reach_probability,
+)
+from hierrouter.learning.calibration import Calibration
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax_policy
 from hierrouter.learning.resumption import prefix
@@ -44,6 +53,8 @@ Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+# What is predicted of an action: Q, C, and whether it is the best one; see `_with_is_best`.
+PREDICTED = 3
 # The kernels by number: Gaussians, exp(-factor * squared distance), by their factor; None is
 # Laplace's. The last two are so wide that a regression on them is nearly a linear one, of each
 # action.
@@ -64,6 +75,8 @@ BEYOND_LAST_BREAK_POINT = 2.0  # the last knot, as a multiple of the last break-
 MIN_ROUTE_QUERIES = 20  # a route of fewer queries shares its regression with others
 MIN_ACTION_QUERIES = 2  # an action of fewer queries is not learned: without one, nothing is left
 TEMPERATURES = np.geomspace(0.003, 3.0, 25)  # to choose from, in standard deviations of R
+CALIBRATION_QUERIES = 1_024  # queries whose choices calibrate probabilities, at most
+CALIBRATION_ALPHAS = 8  # about as many alphas at which they choose
 MAX_CACHED_NUMBERS = 1 << 26  # numbers of predictions that are kept for the next alpha
 # Names of the tensors of a checkpoint, or of the attributes in them, that are integers.
 INTEGER_TENSORS = ("numbers", "learned", "kernel", "columns", "regression", "owner")
@@ -157,8 +170,8 @@ class Regression:
         ranks: float32[m, c], of the landmarks.
         columns: int64[c], which numbers are read; the highest column is C so far.
         quantiles: float32[c, QUANTILE_COUNT], by which they are ranked.
-        weight: float32[m, a * K * 2], of the landmarks.
-        added: float32[a * K * 2], the constant of each output.
+        weight: float32[m, a * K * 3], of the landmarks.
+        added: float32[a * K * 3], the constant of each output.
         temperature: float32[K], of the softmax over expected R, in units of R.
     """
 
@@ -183,7 +196,7 @@ class Regression:
             numbers: float32[n, numbers + 1], the last one C so far.
 
         Returns:
-            float32[n, a * K * 2].
+            float32[n, a * K * 3].
         """
         landmarks = KernelInputs(self.texts, self.ranks)
         similarity = self.inputs(texts, numbers).similarity(landmarks, int(self.kernel[0]))
@@ -209,7 +222,7 @@ class RouteRegression(Regression):
     Attributes:
         owner: int64[h, 2], ascending: the rows with a choice that were learned from, each by the
             position of its query in `ValueModel.learned` and by its node.
-        without_query: float32[h, a * K * 2], the prediction of each of these rows without its
+        without_query: float32[h, a * K * 3], the prediction of each of these rows without its
             query.
     """
 
@@ -265,6 +278,7 @@ class ValueModel(PolicyFamily):
         learned: int64[n], ascending: the first 8 bytes of the digest of each query that it learned
             from.
         number: int64[S], position of each state's regression; None if each state has its own.
+        calibration: of the probability that the action with the highest expected R is the best.
 
     Raises:
         ValueError: the parts do not fit together.
@@ -279,6 +293,7 @@ class ValueModel(PolicyFamily):
     positions: tuple[StateRegression, ...] | tuple[RouteRegression, ...]
     learned: Integers
     number: Integers | None = None
+    calibration: Calibration = field(default_factory=Calibration)
     # Predictions by fingerprint, datasets and ids of the queries.
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -335,6 +350,10 @@ class ValueModel(PolicyFamily):
             if tensor.dtype != (np.int64 if is_integer else np.float32):
                 raise TypeError(f"{name} of {tensor.dtype}")
 
+        knots = tuple(map(float, values["knots"]))
+        if "calibration" not in values:
+            tensors = _with_unknown_best(tensors, len(knots))
+
         def parts(part_class: type[Part], name: str, count: int) -> tuple[Part, ...]:
             names = [each.name for each in fields(part_class)]
             return tuple(
@@ -353,7 +372,7 @@ class ValueModel(PolicyFamily):
             positions = parts(RouteRegression, "state", int(number.max()) + 1)
         return cls(
             actions=actions,
-            knots=tuple(map(float, values["knots"])),
+            knots=knots,
             rate=rate,
             fingerprint=fingerprint,
             texts=parts(TextProjection, "text", values["texts"]),
@@ -361,11 +380,13 @@ class ValueModel(PolicyFamily):
             positions=positions,
             learned=tensors["learned"],
             number=number,
+            calibration=Calibration(*map(float, values.get("calibration", ()))),
         )
 
     def as_object(self) -> dict[str, Any]:
         """What the tensors do not hold, as JSON values."""
-        return {"knots": self.knots, "texts": len(self.texts)}
+        calibration = [self.calibration.intercept, self.calibration.slope]
+        return {"knots": self.knots, "texts": len(self.texts), "calibration": calibration}
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The arrays, by name."""
@@ -391,7 +412,7 @@ class ValueModel(PolicyFamily):
         """Whether each part of a regression fits a state with this number of legal actions."""
         (count,) = regression.columns.shape
         landmarks = len(regression.weight)
-        outputs = choices * len(self.knots) * 2
+        outputs = choices * len(self.knots) * PREDICTED
         fits = [
             regression.kernel.dtype == regression.columns.dtype == np.int64,
             regression.kernel.shape == (1,) and int(regression.kernel[0]) in range(len(KERNELS)),
@@ -431,16 +452,16 @@ class ValueModel(PolicyFamily):
 
     @property
     def prediction_shape(self) -> tuple[int, int, int, int]:
-        """(S, A, K, 2), the shape of the predictions for one query."""
-        return self.actions.states, self.actions.count, len(self.knots), 2
+        """(S, A, K, 3), the shape of the predictions for one query."""
+        return self.actions.states, self.actions.count, len(self.knots), PREDICTED
 
     def predictions(self, tree: RouteTree) -> Array:
-        """Predict Q and C from each state on, after each action.
+        """Predict Q and C from each state on, after each action, and whether it is the best.
 
         A query that it learned from is predicted as if it had not.
 
         Returns:
-            float32[queries, S, A, K, 2]; 0 for an action that is not legal, and, with a regression
+            float32[queries, S, A, K, 3]; 0 for an action that is not legal, and, with a regression
             for each route, where there is one legal action.
         """
         if self.number is not None:
@@ -466,7 +487,7 @@ class ValueModel(PolicyFamily):
         return values
 
     def predictions_of_choices(self, tree: RouteTree) -> list[ChoicePredictions]:
-        """Predict Q and C from each state with a choice on; for models of routes.
+        """The predictions of each state with a choice; for models of routes.
 
         A query that it learned from is predicted as if it had not.
         """
@@ -500,7 +521,7 @@ class ValueModel(PolicyFamily):
                         node,
                         choices,
                         legal.at(query, node)[:, choices],
-                        values.reshape(len(rows), len(choices), len(self.knots), 2),
+                        values.reshape(len(rows), len(choices), len(self.knots), PREDICTED),
                     )
                 )
         self._cache.clear()
@@ -528,7 +549,7 @@ class ValueModel(PolicyFamily):
         return owned, row[owned]
 
     def _plain_predictions(self, tree: RouteTree) -> Array:
-        """float32[queries, S, A, K, 2]: predictions of queries, as if all of them were new."""
+        """float32[queries, S, A, K, 3]: predictions of queries, as if all of them were new."""
         values = np.zeros((len(tree), *self.prediction_shape), np.float32)
         legal = self.actions.legal()
         queries = np.arange(len(tree))
@@ -537,7 +558,7 @@ class ValueModel(PolicyFamily):
                 node = np.full(len(tree), state)
                 texts, numbers = _state_inputs(tree, queries, node, self.texts)
                 predicted = regression.predict(texts, numbers)
-                shape = (len(tree), int(legal[state].sum()), len(self.knots), 2)
+                shape = (len(tree), int(legal[state].sum()), len(self.knots), PREDICTED)
                 values[:, state, legal[state]] = predicted.reshape(shape)
         return values
 
@@ -552,7 +573,7 @@ class ValueModel(PolicyFamily):
             row: int64[queries], the row of each among them.
 
         Returns:
-            float32[queries, S, A, K, 2].
+            float32[queries, S, A, K, 3].
         """
         tree = replace(tree, rate=np.array(self.rate))
         values = self._plain_predictions(tree)
@@ -561,17 +582,18 @@ class ValueModel(PolicyFamily):
         induction = _BackwardInduction(tree, self.actions, self.knots)
         for state in induction.states():
             choices = np.flatnonzero(legal[state])
-            target = induction.targets(state, choices)
+            observed = induction.targets(state, choices)
+            target = _with_is_best(observed, np.array(self.knots))
             regression = self.positions[state]
             assert isinstance(regression, StateRegression)
             leverage = regression.leverage[row][:, :, None, None]
             held_out = _leave_one_out(values[:, state, choices], target, leverage)
             values[:, state, choices] = held_out
-            induction.set_value(state, target, held_out.astype(np.float64))
+            induction.set_value(state, observed, held_out[..., :2].astype(np.float64))
         return values
 
     def interpolate(self, values: Array, alpha: float) -> Array:
-        """[..., 2]: values at an alpha, from those at all knots, [..., K, 2]."""
+        """[..., 3]: predictions at an alpha, from those at all knots, [..., K, 3]."""
         low, share = self._knot_below(alpha)
         at_low: Array = values[..., low, :]
         if not share:
@@ -596,6 +618,20 @@ class ValueModel(PolicyFamily):
         return low, np.float32(position - low)
 
 
+def _with_unknown_best(
+    tensors: Mapping[str, NDArray[Any]], knots: int
+) -> dict[str, NDArray[Any]]:
+    """Complete the tensors of versions whose value models predicted Q and C only, with NaN."""
+    complete = dict(tensors)
+    for name, tensor in tensors.items():
+        if name.rpartition(".")[2] in ("weight", "added", "without_query"):
+            predicted = tensor.reshape(*tensor.shape[:-1], -1, knots, 2)
+            is_best = np.full((*predicted.shape[:-1], 1), np.nan, tensor.dtype)
+            values = np.concatenate([predicted, is_best], axis=-1)
+            complete[name] = values.reshape(*tensor.shape[:-1], -1)
+    return complete
+
+
 @dataclass(frozen=True, eq=False)
 class ChoicePredictions:
     """Predictions of one regression at r states with a choice.
@@ -605,7 +641,7 @@ class ChoicePredictions:
         node: int64[r], the states.
         actions: int64[a], what the regression predicts.
         legal: bool[r, a], which of these actions may be chosen.
-        values: float32[r, a, K, 2].
+        values: float32[r, a, K, 3].
     """
 
     query: Integers
@@ -654,34 +690,79 @@ class ValueRouter(RewardPolicy):
             float64[queries, S, A]; `-inf` for an illegal action. With a regression for each route
             it is 0 for the only legal action of a state.
         """
+        return self._of_predictions(tree, self._reward, 0.0, -np.inf)
+
+    def choice_probability(self, tree: RouteTree, choice: Integers) -> Floats:
+        """Predict how probable it is that a choice is the best: no other leads to a higher R.
+
+        After it the router decides. Of a query that the model learned from as if it had not.
+
+        Args:
+            tree: the queries.
+            choice: int64[queries, S], an action at each state. The calibration is made for the one
+                with the highest expected R.
+
+        Returns:
+            float64[queries, S]; NaN if the model was learned by a version that did not predict it.
+        """
+        predicted = self._of_predictions(tree, _is_best, 1.0, 0.0)
+        chosen = np.take_along_axis(predicted, choice[:, :, None], axis=2)[:, :, 0]
+        return self.model.calibration(chosen)
+
+    def _of_predictions(
+        self,
+        tree: RouteTree,
+        function: Callable[[Array], Floats],
+        value_without_choice: float,
+        illegal_value: float,
+    ) -> Floats:
+        """Apply a function to the predictions at each state.
+
+        Args:
+            tree: the queries.
+            function: from predictions at this alpha, [..., 3], to float64[...].
+            value_without_choice: with a regression for each route, of the only legal action of a
+                state.
+            illegal_value: of an action that is not legal.
+
+        Returns:
+            float64[queries, S, A].
+        """
         model = self.model
         if model.number is not None:
-            return self._rewards_of_choices(tree)
+            return self._of_choices(tree, function, value_without_choice, illegal_value)
         states, actions, _, _ = model.prediction_shape
-        rewards = np.empty((len(tree), states, actions))
-        # In chunks, because predictions are 2 K times as large as rewards.
+        result = np.empty((len(tree), states, actions))
+        # In chunks, because predictions of all knots are many times as large.
         size = max(1, MAX_CACHED_NUMBERS // 4 // int(np.prod(model.prediction_shape)))
         for start in range(0, len(tree), size):
             rows = np.arange(start, min(start + size, len(tree)))
             values = model.predictions(tree.select(rows) if size < len(tree) else tree)
-            rewards[rows] = self._reward(model.interpolate(values, self.alpha))
-        return np.where(model.actions.legal(), rewards, -np.inf)
+            result[rows] = function(model.interpolate(values, self.alpha))
+        return np.where(model.actions.legal(), result, illegal_value)
 
     def probabilities(self, tree: RouteTree) -> Floats:
-        """float64[queries, S, A]: probability of each action to be the best at each state."""
+        """float64[queries, S, A]: the stochastic policy, a softmax of the expected R."""
         return softmax_policy(self.rewards(tree), self.model.temperatures(self.alpha))
 
-    def _rewards_of_choices(self, tree: RouteTree) -> Floats:
-        """The result of `rewards` with a regression for each route."""
+    def _of_choices(
+        self,
+        tree: RouteTree,
+        function: Callable[[Array], Floats],
+        value_without_choice: float,
+        illegal_value: float,
+    ) -> Floats:
+        """The result of `_of_predictions` with a regression for each route."""
         model = self.model
         tree = tree.with_layout(model.actions.layout)
         legal = LegalActions.of(tree, model.actions).table
-        rewards = np.repeat(np.where(legal, 0.0, -np.inf), len(tree) // len(legal), axis=0)
+        result = np.where(legal, value_without_choice, illegal_value)
+        result = np.repeat(result, len(tree) // len(legal), axis=0)
         for rows in model.predictions_of_choices(tree):
-            values = self._reward(model.interpolate(rows.values, self.alpha))
+            values = function(model.interpolate(rows.values, self.alpha))
             cells = (rows.query[:, None], rows.node[:, None], rows.actions)
-            rewards[cells] = np.where(rows.legal, values, -np.inf)
-        return rewards
+            result[cells] = np.where(rows.legal, values, illegal_value)
+        return result
 
     def expected(self, states: StateBatch) -> Floats:
         """Expected quality and cost after each action at some states.
@@ -689,29 +770,43 @@ class ValueRouter(RewardPolicy):
         Returns:
             float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal.
         """
+        return self._live_predictions(states)[..., :2]
+
+    def live_choice_probability(self, states: StateBatch, choice: Integers) -> Floats:
+        """float64[n]: see `choice_probability`; of an action, int64[n], at each of some states."""
+        predicted = _is_best(self._live_predictions(states))
+        return self.model.calibration(predicted[np.arange(len(predicted)), choice])
+
+    def _live_predictions(self, states: StateBatch) -> Floats:
+        """float64[n, A, 3], NaN for an action that is not legal; see `expected`."""
         model = self.model
         nodes = states.node
         legal = model.actions.legal()
-        expected = np.full((len(nodes), model.actions.count, 2), np.nan)
+        expected = np.full((len(nodes), model.actions.count, PREDICTED), np.nan)
         for state in np.unique(nodes).tolist():
             rows = np.flatnonzero(nodes == state)
             texts, numbers = _split_inputs(states.embedding[rows], states.cost[rows], model.texts)
             position = state if model.number is None else int(model.number[state])
             predicted = model.positions[position].predict(texts, numbers)
-            values = predicted.reshape(len(rows), -1, len(model.knots), 2)
+            values = predicted.reshape(len(rows), -1, len(model.knots), PREDICTED)
             choices = model.choices[position]
             expected[np.ix_(rows, choices)] = model.interpolate(values, self.alpha)
             expected[np.ix_(rows, np.flatnonzero(~legal[state]))] = np.nan
         return expected
 
     def live_probabilities(self, states: StateBatch) -> Floats:
-        """float64[n, A]: probability of each action to be the best at some states."""
+        """float64[n, A]: the stochastic policy at some states, a softmax of the expected R."""
         temperature = self.model.temperatures(self.alpha)[states.node]
         return softmax_policy(self._reward(self.expected(states)), temperature)
 
     def _reward(self, values: Array | Floats) -> Floats:
-        """float64[...]: R of values, [..., 2]."""
+        """float64[...]: R of values, [..., 2], or of predictions."""
         return values[..., 0] - self.alpha * values[..., 1].astype(np.float64)
+
+
+def _is_best(predictions: Array | Floats) -> Floats:
+    """float64[...]: what is predicted of "it is the best", of predictions, [..., 3]."""
+    return predictions[..., 2].astype(np.float64)
 
 
 def fit(
@@ -757,7 +852,7 @@ def fit(
         else:
             positions = _fit_states(fold, actions, knots, texts, config, on_state)
     present = [(part.vectors[part.row] != 0).any(axis=(0, 1)) for part in parts if not part.is_text]
-    return ValueModel(
+    model = ValueModel(
         actions=actions,
         knots=knots,
         rate=tuple(map(tuple, tree.rate.tolist())),
@@ -768,6 +863,29 @@ def fit(
         learned=query_digests(fold),
         number=number,
     )
+    return replace(model, calibration=_calibration(model, fold))
+
+
+def _calibration(model: ValueModel, fold: RouteTree) -> Calibration:
+    """Compare what is predicted of choices with how often they are the best.
+
+    Args:
+        model: not yet calibrated.
+        fold: the queries that it learned from; it decides on each as if it had not.
+    """
+    fold = fold.select(np.arange(min(len(fold), CALIBRATION_QUERIES)))
+    every = max(1, len(model.knots) // CALIBRATION_ALPHAS)
+    alphas = model.knots[::every]
+    decisions = []
+    for alpha in alphas:
+        router = ValueRouter(model, alpha)
+        policy = router.probabilities(fold)
+        choice = greedy(policy, fold.base_rate, model.actions.returns).argmax(axis=2)
+        probability = router.choice_probability(fold, choice)
+        _, *decision = greedy_decisions(fold, model.actions, choice, probability, alpha)
+        decisions.append(decision)
+    predicted, is_best, weight = map(np.concatenate, zip(*decisions, strict=True))
+    return Calibration.of(predicted, is_best, weight / len(alphas))
 
 
 def _fit_states(
@@ -786,7 +904,7 @@ def _fit_states(
         choices = np.flatnonzero(legal[state])
         target = induction.targets(state, choices)
         rows = _reached_queries(fold, state)
-        predicted = np.full(target.shape, np.nan)
+        predicted = np.full((*target.shape[:-1], PREDICTED), np.nan)
         node = np.full(len(rows), state)
         state_texts, state_numbers = _state_inputs(fold, rows, node, texts)
         regression, row_leverage, predicted[rows] = _fit_rows(
@@ -797,7 +915,7 @@ def _fit_states(
         leverage[rows] = row_leverage
         regressions[state] = StateRegression(**vars(regression), leverage=leverage)
         on_state(len(regressions), actions.states)
-        induction.set_value(state, target, predicted)
+        induction.set_value(state, target, predicted[..., :2])
     return tuple(regressions[state] for state in range(actions.states))
 
 
@@ -875,12 +993,12 @@ def _fit_routes(
     """
     total = int(number.max()) + 1
     every_choice = _choices(actions, number, total)
-    unknown = np.array([0.0, np.nanmax(fold.cost, initial=0.0)])
+    unknown = np.array([0.0, np.nanmax(fold.cost, initial=0.0), 0.0])
     induction = _RaggedInduction(fold, actions, knots)
     regressions: dict[int, RouteRegression] = {}
     for states in induction.states():
         target = induction.targets(states)
-        predicted = np.full(target.shape, np.nan)
+        predicted = np.full((*target.shape[:-1], PREDICTED), np.nan)
         query = induction.query[states]
         node = induction.node[states]
         has_choice = induction.legal[states].sum(axis=1) > 1
@@ -907,7 +1025,7 @@ def _fit_routes(
                 .astype(np.float32),
             )
             on_state(len(regressions), total)
-        induction.set_values(states, target, predicted)
+        induction.set_values(states, target, predicted[..., :2])
     nothing = np.empty(0, np.int64)
     for position in sorted(set(range(total)) - set(regressions)):
         # No query that it learns from has such a route.
@@ -1297,12 +1415,14 @@ def _fit_route(
         knots: float64[K].
         config: the settings.
         row_groups: the queries of the rows.
-        unknown: float64[2], Q and C after an action of fewer than `MIN_ACTION_QUERIES` queries.
+        unknown: float64[3], what is predicted of an action of fewer than `MIN_ACTION_QUERIES`
+            queries.
     """
+    output_shape = (*target.shape[1:-1], PREDICTED)
     is_called = ~np.isnan(target[:, :, 0, 0])
     queries = [len(np.unique(row_groups.query[column])) for column in is_called.T]
     learned = np.flatnonzero(np.array(queries, np.int64) >= MIN_ACTION_QUERIES)
-    held_out = np.empty(target.shape)
+    held_out = np.empty((len(target), *output_shape))
     held_out[:] = unknown
     rows = np.flatnonzero(is_called[:, learned].any(axis=1))
     if len(learned):
@@ -1326,11 +1446,11 @@ def _fit_route(
             temperature=np.ones(len(knots), np.float32),
         )
     landmarks = len(part.texts)
-    weight = np.zeros((landmarks, *target.shape[1:]), np.float32)
-    weight[:, learned] = part.weight.reshape(landmarks, len(learned), len(knots), 2)
-    added = np.empty(target.shape[1:], np.float32)
+    weight = np.zeros((landmarks, *output_shape), np.float32)
+    weight[:, learned] = part.weight.reshape(landmarks, len(learned), len(knots), PREDICTED)
+    added = np.empty(output_shape, np.float32)
     added[:] = unknown
-    added[learned] = part.added.reshape(len(learned), len(knots), 2)
+    added[learned] = part.added.reshape(len(learned), len(knots), PREDICTED)
     weight = weight.reshape(landmarks, added.size)
     return replace(part, weight=weight, added=added.ravel()), held_out
 
@@ -1346,7 +1466,7 @@ def _fit_rows(
     """Fit a regression.
 
     Kernel and ridge are those with the least leave-one-out error on advantages; the regression
-    itself then learns Q and C.
+    itself then learns Q, C, and whether an action is the best.
 
     Args:
         texts: float32[n, components].
@@ -1359,16 +1479,17 @@ def _fit_rows(
 
     Returns:
         The regression; float32[n, a] or float32[n, 1], see `StateRegression.leverage`, of rows that
-        are queries; and the prediction of each row without its query, float64[n, a, K, 2].
+        are queries; and the prediction of each row without its query, float64[n, a, K, 3].
     """
     columns = np.flatnonzero(np.ptp(numbers, axis=0) > 0)
     quantiles = np.quantile(numbers[:, columns], np.linspace(0, 1, QUANTILE_COUNT), axis=0).T
     quantiles = quantiles.astype(np.float32).reshape(-1, QUANTILE_COUNT)
     inputs = KernelInputs(texts, rank_among(numbers[:, columns], quantiles))
-    output_shape = target.shape[1:]
     is_called = ~np.isnan(target[:, :, 0, 0])
     groups = _action_groups(is_called)
     reward = target[..., 0] - knots * target[..., 1]
+    target = _with_is_best(target, knots)
+    output_shape = target.shape[1:]
     advantage, scale = _advantages(reward, is_called)
 
     def span(kernel: int, landmarks: KernelInputs) -> list[_LandmarkRegression]:
@@ -1441,6 +1562,22 @@ def _fit_rows(
     )
     leverage = leverage[:, :1] if is_called.all() else leverage
     return fitted_regression, leverage.astype(np.float32), held_out
+
+
+def _with_is_best(observed: Floats, knots: Floats) -> Floats:
+    """Add to what followed each action whether no other one was better.
+
+    Args:
+        observed: float64[n, a, K, 2], Q and C; NaN if the action was never called there.
+        knots: float64[K].
+
+    Returns:
+        float64[n, a, K, 3]; the last number is 1 or 0.
+    """
+    reward = observed[..., 0] - knots * observed[..., 1]
+    best = np.fmax.reduce(reward, axis=1, keepdims=True)
+    is_best = np.where(np.isnan(reward), np.nan, reward >= best - REWARD_ROUNDING)
+    return np.concatenate([observed, is_best[..., None]], axis=-1)
 
 
 def _advantages(reward: Floats, is_called: Booleans) -> tuple[Floats, Floats]:

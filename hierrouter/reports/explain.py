@@ -136,6 +136,8 @@ class Choice:
         chosen: the action that the greedy policy takes.
         regret: R of the best ending that was possible before the choice, less R of the best one
             that is possible after it.
+        best_probability: how probable the router says it is that no other action leads to a higher
+            R; None if it does not predict that.
     """
 
     state: int
@@ -143,6 +145,7 @@ class Choice:
     probabilities: tuple[float, ...]
     chosen: str
     regret: float
+    best_probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -636,14 +639,19 @@ def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> lis
     # Query by query: in float32 the last digits depend on how many are computed together, and a
     # query must look the same whichever others are explained with it.
     tree = trained.objective.view(tree)
-    by_query = [trained.probabilities(tree.select(np.array([row]))) for row in range(len(tree))]
-    probabilities = np.concatenate(by_query)
+    singles = [tree.select(np.array([row])) for row in range(len(tree))]
+    probabilities = np.concatenate([trained.probabilities(single) for single in singles])
     actions = trained.actions
     names = actions.names(tree.models)
     one_hot = greedy(probabilities, tree.base_rate, actions.returns)
+    choice = one_hot.argmax(axis=2)
+    is_best = [
+        trained.choice_probability(single, choice[row : row + 1])
+        for row, single in enumerate(singles)
+    ]
     endings = ending_probabilities(actions, one_hot, tree.weight)
     regret = split_regret(tree, alpha, endings, actions.allow_stop)
-    greedy_actions = one_hot.argmax(axis=2).tolist()
+    greedy_actions = choice.tolist()
     routes = []
     for row in range(len(tree)):
         choices: list[Choice] = []
@@ -658,7 +666,17 @@ def _greedy_routes(tree: RouteTree, alpha: float, trained: TrainedRouter) -> lis
             # ends the route, an earlier answer might have been the better one.
             remaining = regret[row].tolist()[len(choices) :]
             choice_regret = math.fsum(remaining) if is_over else remaining[0]
-            choices.append(Choice(state, names, action_probabilities, names[action], choice_regret))
+            probability = is_best[row]
+            choices.append(
+                Choice(
+                    state=state,
+                    actions=names,
+                    probabilities=action_probabilities,
+                    chosen=names[action],
+                    best_probability=None if probability is None else float(probability[0, state]),
+                    regret=choice_regret,
+                )
+            )
             state = int(node)
         returned = int(tree.layout.answer_node[end])
         routes.append(GreedyRoute(state, tuple(choices), None if returned == state else returned))
@@ -856,16 +874,27 @@ def _choices_tables(query: QueryExplanation) -> Iterator[Table]:
     if query.router is None:
         return
     actions = query.router.choices[0].actions
+    predicts = query.router.choices[0].best_probability is not None
     columns = (
         Column("After"),
         *(Column(f"p({action})") for action in actions),
         Column("Chosen"),
+        *([Column("P(best)")] if predicts else []),
         Column("Regret", 4),
     )
     lines = []
     for choice in query.router.choices:
         after = query.node(choice.state).route if choice.state else "the question"
-        cells: tuple[Cell, ...] = (after, *choice.probabilities, choice.chosen, choice.regret)
-        lines.append(Line(ROUTER_LABEL, cells))
-    note = "Regret by hop: R that can no longer be reached after the choice."
+        cells: list[Cell] = [after, *choice.probabilities, choice.chosen]
+        if predicts:
+            cells.append(choice.best_probability)
+        cells.append(choice.regret)
+        lines.append(Line(ROUTER_LABEL, tuple(cells)))
+    note = (
+        "p is how often sampling takes an action, not how probable it is that the action is the "
+        "best."
+    )
+    if predicts:
+        note += " P(best): of the chosen action, as the router predicts it."
+    note += " Regret by hop: R that can no longer be reached after the choice."
     yield Table(f"What {ROUTER_LABEL} chose", columns, tuple(lines), note)

@@ -32,6 +32,7 @@ from hierrouter.evaluation.outcome import (
     ending_name,
     fixed_routes,
     from_endings,
+    greedy,
     is_plain,
     single_calls,
     variance_shares,
@@ -545,9 +546,7 @@ def add_analysis(
     if endings is not None:
         regret = bounds.split_regret(objective.view(fold), alpha, endings, stop)
         add_regret(table, ROUTER, regret)
-    # Probabilities of other learners are exploration, not confidence; those of one fixed route
-    # are 0 and 1 whatever the query is.
-    if trained and trained.holds_out and trained.alpha == alpha and not trained.constant:
+    if trained and trained.alpha == alpha:
         _add_reliability(table, fold, trained)
 
 
@@ -578,10 +577,14 @@ def _add_looks(
 
 
 def _add_reliability(table: EstimateTable, fold: RouteTree, trained: TrainedRouter) -> None:
-    """Add how often a value model's choices were the best, by the probability that it gave them."""
-    probabilities = trained.probabilities(fold)
+    """Add how often the router's choices were the best, by the probability that it gave them."""
+    policy = trained.probabilities(fold)
+    choice = greedy(policy, fold.base_rate, trained.actions.returns).argmax(axis=2)
+    probability = trained.choice_probability(fold, choice)
+    if probability is None:
+        return
     query, confidence, is_best, weight = bounds.greedy_decisions(
-        fold, trained.actions, probabilities, trained.alpha
+        fold, trained.actions, choice, probability, trained.alpha
     )
     bootstrap = table.bootstrap
     for least, below in pairwise(bounds.RELIABILITY_EDGES):

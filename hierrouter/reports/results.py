@@ -253,7 +253,8 @@ class ReportData:
     def reliability(self) -> tuple[Row, ...]:
         """The router's n decisions by the probability of its choice, from `least` to `below`.
 
-        `said` is the mean of that probability, `best` the share of choices that were the best.
+        `said` is the mean of the probability that the router predicted for its choice to be the
+        best, `best` the share of choices that were.
         Empty unless a value model decides.
         """
         return pivot(self.estimates, "reliability", "policy", "n")

@@ -269,6 +269,7 @@ def decision_object(
         "return": None if is_call else action - actions.calls + 1,
         "chances": dict(zip(names, decision.chances.tolist(), strict=True)),
         "expected": None,
+        "best_probability": decision.best_probability,
         "unavailable": list(decision.unavailable),
         "messages": messages if is_call else [],
         "router_s": round(decision.router_s, 6),

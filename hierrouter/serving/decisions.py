@@ -47,6 +47,9 @@ class Decision:
         router_s: seconds that the decision took; 0 if they were not measured.
         expected: float64[A, 2], Q, and C from there on, of each action; None if nobody asked, or if
             the router predicts neither.
+        best_probability: how probable the router says it is that no other action leads to a higher
+            R; None if nobody asked, the router does not predict it, or the action is not the one
+            that the router would choose.
         deferred_to: name of the model that the question is deferred to, because the policy is in
             doubt; "" if it is not in doubt.
         unavailable: names of the models that were left out, because they cannot be called.
@@ -58,6 +61,7 @@ class Decision:
     order: tuple[int, ...]
     router_s: float = 0.0
     expected: NDArray[np.float64] | None = None
+    best_probability: float | None = None
     deferred_to: str = ""
     unavailable: tuple[str, ...] = ()
 
@@ -257,32 +261,38 @@ class LivePolicy:
             self._roots(trained, states, embedded),
         )
         chances = trained.decide_each(batch)
+        table = greedy(chances, self.origin.base_rate, trained.actions.returns)
+        likeliest = table.argmax(axis=1)
         expected = None
+        best_probability = None
         if any(state.explain for state in states):
+            best_probability = trained.choice_probability_each(batch, likeliest)
             expected = trained.expected_each(batch)
         is_in_doubt = np.zeros(len(states), np.bool_)
         deferral_model = ""
         if self.deferral:
             is_in_doubt = self.deferral.at(trained.alpha).defers(batch)
             deferral_model = self.deferral.model.name
-        table = greedy(chances, self.origin.base_rate, trained.actions.returns)
-        likeliest = table.argmax(axis=1).tolist()
         orders = trained.rank_each(batch, chances)
         decisions = []
         for row, state in enumerate(states):
-            action = likeliest[row]
+            action = int(likeliest[row])
             propensity = 1.0
             if state.rng is not None:
                 action = int(
                     state.rng.choice(chances.shape[1], p=chances[row] / chances[row].sum())
                 )
                 propensity = float(chances[row, action])
+            probability = None
+            if best_probability is not None and action == likeliest[row]:
+                probability = float(best_probability[row])
             decision = Decision(
                 action=action,
                 propensity=propensity,
                 chances=chances[row],
                 order=orders[row],
                 expected=None if expected is None else expected[row],
+                best_probability=probability,
                 deferred_to=deferral_model if is_in_doubt[row] else "",
             )
             decisions.append(decision)

@@ -738,7 +738,14 @@ class _Routing:
             chances = chances / chances.sum()
             position = int(self.options.rng.choice(len(order), p=chances))
             propensity = float(chances[position])
-        return replace(decision, action=order[position], propensity=propensity, order=tuple(order))
+        action = order[position]
+        return replace(
+            decision,
+            action=action,
+            propensity=propensity,
+            order=tuple(order),
+            best_probability=decision.best_probability if action == decision.action else None,
+        )
 
     def _possible(self, actions: Sequence[int], unavailable: Collection[str]) -> list[int]:
         """Return the actions that can be taken, of these or else of all; perhaps none."""

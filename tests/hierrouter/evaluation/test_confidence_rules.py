@@ -143,7 +143,9 @@ def test_decisions_are_those_that_playing_every_choice_gives(
                 is_best = max(one for one, _ in played.values()) <= reward + bounds.REWARD_ROUNDING
                 expected.append((query, row.max(), is_best))
             path = after
-    *columns, weight = bounds.greedy_decisions(tree, Actions(tree.layout, stop), table, alpha)
+    actions = Actions(tree.layout, stop)
+    choice = table.argmax(axis=2)
+    *columns, weight = bounds.greedy_decisions(tree, actions, choice, table.max(axis=2), alpha)
     found = zip(*columns, strict=True)
     assert (weight == 1).all()
     assert sorted(found) == sorted(expected)

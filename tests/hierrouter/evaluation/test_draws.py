@@ -392,7 +392,9 @@ def test_regret_and_decisions_go_over_draws_and_holes(
     expected = best_ahead(tree, alpha, stop)[:, 0] - outcome.reward(alpha)
     np.testing.assert_allclose(regret.sum(axis=1), expected, atol=1e-9)
     assert (regret >= -1e-9).all()
-    query, probability, is_best, weight = greedy_decisions(tree, actions, table, alpha)
+    query, probability, is_best, weight = greedy_decisions(
+        tree, actions, table.argmax(axis=2), table.max(axis=2), alpha
+    )
     assert len(query) == len(probability) == len(is_best)
     # On each level the decisions of a query are due with a probability of at most 1.
     assert (weight > 0).all()
@@ -404,7 +406,9 @@ def test_decisions_after_several_draws_count_as_one() -> None:
     tree = lucky_tree(4, 5, 2, 0)
     actions = Actions(tree.layout)
     table = random_legal_table(tree, actions, 0)
-    query, _, _, weight = greedy_decisions(tree, actions, table, 0.1)
+    query, _, _, weight = greedy_decisions(
+        tree, actions, table.argmax(axis=2), table.max(axis=2), 0.1
+    )
     for number in range(5):
         assert sorted(weight[query == number]) == pytest.approx([0.25] * 4 + [1.0])
 

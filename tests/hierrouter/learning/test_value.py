@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from hierrouter.evaluation.bounds import best_fixed_route, oracle
+from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_fixed_route, oracle
 from hierrouter.evaluation.outcome import Actions, LegalActions, reach_probability
 from hierrouter.learning import value
 from hierrouter.learning.config import ExactConfig, Objective, RidgeConfig, TrainConfig, ValueConfig
@@ -67,15 +67,20 @@ def model(tree: RouteTree) -> ValueModel:
 
 
 def followed(tree: RouteTree, predicted: Floats, state: int, alpha: float) -> Floats:
-    """float64[n, M, 2]: Q and C after each call at a state of two hops, then the best expected.
+    """float64[n, M, 3]: Q, C and "is the best" of each call at a state of two hops.
 
-    `predicted`: float32[n, S, A, 2], what is expected at each state.
+    After the call the best expected action is taken. `predicted`: float32[n, S, A, 3], what is
+    expected at each state.
     """
     routes, rows = tree.layout, np.arange(len(tree))[:, None]
     node = np.tile(routes.child(state, np.arange(routes.call_actions)), (len(tree), 1))
     if not state:
-        node = routes.child(node, (predicted[rows, node] @ (1, -alpha)).argmax(axis=2))
-    return np.stack([tree.score[rows, node], tree.cost[rows, node] - tree.cost[:, [state]]], axis=2)
+        node = routes.child(node, (predicted[rows, node] @ (1, -alpha, 0)).argmax(axis=2))
+    quality = tree.score[rows, node]
+    cost = tree.cost[rows, node] - tree.cost[:, [state]]
+    reward = quality - alpha * cost
+    is_best = reward >= reward.max(axis=1, keepdims=True) - REWARD_ROUNDING
+    return np.stack([quality, cost, is_best], axis=2)
 
 
 def regressed(alike: Floats, wanted: Floats, ridge: float, row: int) -> Floats:

@@ -276,8 +276,8 @@ def query(answers: tuple[str, ...] = tuple("abcdef"), question: str = "why?") ->
         for number, answer in enumerate(answers, 1)
     )
     choices = (
-        Choice(0, ("m0", "m1"), (0.25, 0.75), "m1", 0.0),
-        Choice(2, ("m0", "m1"), (0.625, 0.375), "m0", 0.8),
+        Choice(0, ("m0", "m1"), (0.25, 0.75), "m1", 0.0, best_probability=0.875),
+        Choice(2, ("m0", "m1"), (0.625, 0.375), "m0", 0.8, best_probability=0.5),
     )
     return QueryExplanation(
         id="7",
@@ -323,8 +323,11 @@ def test_text_has_the_routes_and_choices_as_tables() -> None:
     assert "HierRouter m1>m0 0.200 2.00 0.0000 0.8000" in lines
     assert "oracle m1>m1 1.000 2.00 0.8000 0.0000" in lines
     assert "best fixed route m0>m0 0.200 2.00 0.0000 0.8000" in lines
-    assert "the question 0.250 0.750 m1 0.0000" in lines
-    assert ">m1 0.625 0.375 m0 0.8000" in lines
+    assert "the question 0.250 0.750 m1 0.875 0.0000" in lines
+    assert ">m1 0.625 0.375 m0 0.500 0.8000" in lines
+    network = replace(query().router.choices[0], best_probability=None)
+    silent = replace(query(), router=GreedyRoute(2, (network,)))
+    assert "P(best)" in as_text(query(), 160) and "P(best)" not in as_text(silent, 160)
     assert re.search(r"HierRouter +>m1", as_text(stopped(), 160))
 
 
@@ -351,6 +354,7 @@ def test_json_holds_everything_whole() -> None:
     assert data["question"] == hostile().question
     assert data["regret"] == pytest.approx(0.8)
     assert data["router"]["choices"][1]["probabilities"] == [0.625, 0.375]
+    assert data["router"]["choices"][1]["best_probability"] == 0.5
     assert not STEERING.search(text)
 
 

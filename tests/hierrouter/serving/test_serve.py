@@ -180,6 +180,7 @@ def test_decide_gives_the_same_route_to_a_client_that_makes_the_calls(
         assert ">".join(answer["model"] for answer in answers) == replay.route
         assert answers[-1]["content"] == replay.answer
         assert decision["expected"] is None  # a network does not say
+        assert decision["best_probability"] is None
     refused = decide(url, replay.question, answers)
     assert refused.status_code == 400
     assert "nothing is left to decide" in refused.json()["error"]["message"]
@@ -210,10 +211,13 @@ def test_a_value_model_predicts_quality_and_cost_of_each_action(
     router = Router(run, load=False)  # no model is needed
     with served(router) as url:
         decision = decide(url, QUESTION, []).json()
+        other = decide(url, QUESTION, [], unavailable=[decision["call"]]).json()
     expected = decision["expected"]
     reward = {name: values["quality"] - 0.1 * values["cost"] for name, values in expected.items()}
     assert decision["call"] == max(reward, key=reward.__getitem__)
     assert all(values["cost"] > 0 for values in expected.values())
+    assert 0 < decision["best_probability"] < 1
+    assert other["call"] != decision["call"] and other["best_probability"] is None
 
 
 ANSWER = {"model": "calc", "content": "19", "tokens_in": 9, "tokens_out": 2}
