@@ -152,7 +152,7 @@ def main() -> None:
             for algo in args.algos:
                 print(line(pool, algo, parts, alphas_of(tree, args.alphas), Objective(0.0)))
     for cache in args.cache:
-        tree = OpenTree(cache=cache, state=args.state).run()
+        tree = OpenTree(cache=cache, state=args.state, allow_return=args.allow_return).run()
         alphas = alphas_of(tree.split("train"), args.alphas, objective.ends_early)
         for algo in args.algos:
             parts = [(tree, tree.split("test"))]
