@@ -618,9 +618,7 @@ class ValueModel(PolicyFamily):
         return low, np.float32(position - low)
 
 
-def _with_unknown_best(
-    tensors: Mapping[str, NDArray[Any]], knots: int
-) -> dict[str, NDArray[Any]]:
+def _with_unknown_best(tensors: Mapping[str, NDArray[Any]], knots: int) -> dict[str, NDArray[Any]]:
     """Complete the tensors of versions whose value models predicted Q and C only, with NaN."""
     complete = dict(tensors)
     for name, tensor in tensors.items():
