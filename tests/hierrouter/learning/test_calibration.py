@@ -104,6 +104,7 @@ def test_a_live_state_has_the_probability_of_the_fold() -> None:
     embedding = fold.embedding_at(rows, np.zeros_like(rows))
     states = trained.live_states(embedding, [()] * len(fold), [0.0] * len(fold))
     live = trained.choice_probability_each(states, choice[:, 0])
+    assert live is not None
     np.testing.assert_allclose(live, probability[:, 0], atol=1e-5)
 
 

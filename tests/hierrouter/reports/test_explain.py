@@ -325,7 +325,7 @@ def test_text_has_the_routes_and_choices_as_tables() -> None:
     assert "best fixed route m0>m0 0.200 2.00 0.0000 0.8000" in lines
     assert "the question 0.250 0.750 m1 0.875 0.0000" in lines
     assert ">m1 0.625 0.375 m0 0.500 0.8000" in lines
-    network = replace(query().router.choices[0], best_probability=None)
+    network = Choice(0, ("m0", "m1"), (0.25, 0.75), "m1", 0.0)
     silent = replace(query(), router=GreedyRoute(2, (network,)))
     assert "P(best)" in as_text(query(), 160) and "P(best)" not in as_text(silent, 160)
     assert re.search(r"HierRouter +>m1", as_text(stopped(), 160))
