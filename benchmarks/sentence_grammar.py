@@ -607,7 +607,7 @@ CONSTANT = (
     r"no gain is shown at alpha (?P<alpha>\S+): always (?P<route>.+?)"
     r"(?P<rest>, or the next best route where that is not offered)?; the best router found "
     rf"(?:(?P<same>does the same)|would be {n('gain')}(?: {interval('gain')})?)"
-    r"(?: at alpha (?P<where>[^;]+?))?"
+    rf"(?: at alpha {n('where')})?"
     rf"(?:; (?:about {n('needed')}|its {n('judged')}|not even {n('most')}|about {n('further')} "
     rf"more train and validation) questions(?: \(about {n('collect')} to collect\))? could show a "
     r"gain of 0\.01)?"
