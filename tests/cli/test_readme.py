@@ -117,7 +117,7 @@ def test_how_much_of_the_pages_runs() -> None:
 
 def test_commands_that_are_only_shown_can_be_typed() -> None:
     typed = [words for page in pages.PAGES for words in pages.only_shown(page)]
-    assert len(typed) == 65
+    assert len(typed) == 68
     for _, *words in typed:
         if words[0].startswith("--"):  # of the program itself
             continue
