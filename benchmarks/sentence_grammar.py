@@ -1176,6 +1176,10 @@ def _budget_of_train(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
         yield Claim("oracle", close(match["most"], highest), f"by hand it is {highest}")
 
 
+TABLE = "HierRouter is a table of routes: "
+
+
+@rule(f"{TABLE}no grouping did better than one route on left-out questions: ", r"(?P<route>.+)\.$")
 @rule("train: no grouping did better than one route on left-out questions: ", "(?P<route>.+)$")
 def _no_groups(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     trained = figures.case.trained
@@ -1185,6 +1189,7 @@ def _no_groups(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     yield Claim("name", match["route"] == name and not trained.router.table.groups, name)
 
 
+@rule(f"{TABLE}a route for each group: ", r"(?P<groups>.+); other questions: (?P<others>.+)\.$")
 @rule("train: a route for each group: ", "(?P<groups>.+); other questions: (?P<others>.+)$")
 def _groups(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     trained = figures.case.trained
@@ -1196,6 +1201,7 @@ def _groups(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     yield Claim("name", match["groups"] == listed, listed)
 
 
+@rule(f"{TABLE}a route for each of ", rf"{n('clusters')} clusters of questions: (?P<routes>.+)\.$")
 @rule("train: a route for each of ", rf"{n('clusters')} clusters of questions: (?P<routes>.+)$")
 def _clusters(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     trained = figures.case.trained

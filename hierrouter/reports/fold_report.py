@@ -157,6 +157,7 @@ def report_on_fold(
         *cost_notes(fold, alpha),
         *_route_notes(outcomes.fold, objective.ends_early),
         *_constant_notes(trained, outcomes.single_route),
+        *_table_notes(trained, outcomes.single_route),
         *_direct_notes(tree, fold, alpha, trained, outcomes.router),
         *_price_notes(trained, sweep, several_lists, tree),
         *_stop_notes(trained, sweep),
@@ -389,6 +390,13 @@ def _route_notes(fold: RouteTree, allow_stop: bool) -> list[str]:
 
 CONSTANT_NOTE = "HierRouter is one fixed route here"
 NEGLIGIBLE_REWARD = 5e-4  # a difference in R up to this is printed as 0.000
+
+
+def _table_notes(trained: TrainedRouter | None, single_route: str) -> list[str]:
+    """Say which route each group takes, if the router is a table and takes several."""
+    if trained is None or single_route or not trained.table_in_words:
+        return []
+    return [f"HierRouter is a table of routes: {trained.table_in_words}."]
 
 
 def _constant_notes(trained: TrainedRouter | None, single_route: str) -> list[str]:

@@ -10,7 +10,15 @@ import pytest
 
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.evaluation.outcome import FixedRoutes, RouteMeans
-from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig, ValueConfig
+from hierrouter.learning.config import (
+    ClustersConfig,
+    ExactConfig,
+    GroupsConfig,
+    Objective,
+    PPOConfig,
+    TrainConfig,
+    ValueConfig,
+)
 from hierrouter.learning.deferral import calibrate
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
 from hierrouter.learning.training import Constant, TrainedRouter, train
@@ -169,6 +177,20 @@ def test_a_constant_choice_makes_the_choices_of_its_route() -> None:
     assert cells[5:7] == ["+0.0000", "same choices"]
     others = [row for row in report.overall if row.kind == "route" and row.policy != route]
     assert others and all(row.difference_low is not None for row in others)
+
+
+@pytest.mark.parametrize(
+    ("config", "start"),
+    [
+        (GroupsConfig(), "a route for each group: family-0: "),
+        (ClustersConfig(), "a route for each of "),
+    ],
+)
+def test_a_router_that_is_a_table_is_said_to_be_one(config: TrainConfig, start: str) -> None:
+    report = shown(router(config))
+    [note] = [note for note in report.notes if "table of routes" in note]
+    assert note.startswith(f"HierRouter is a table of routes: {start}")
+    assert not any("table of routes" in note for note in shown(router(EXACT)).notes)
 
 
 def test_a_router_that_happened_to_take_one_route_keeps_its_interval() -> None:
