@@ -133,6 +133,10 @@ class TrainedSweep:
             constant=self._constant_at(alpha),
         )
 
+    def for_alpha(self, alpha: float | None) -> TrainedRouter:
+        """The router for an alpha; None is the smallest one of the grid."""
+        return self.at(self.alphas[0] if alpha is None else alpha)
+
     @property
     def routers(self) -> list[TrainedRouter]:
         """The router for each alpha of the grid."""

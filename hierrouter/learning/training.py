@@ -602,6 +602,19 @@ class TrainedRouter:
         return self.objective.alpha
 
     @property
+    def alphas(self) -> tuple[float, ...]:
+        """The alpha that it was trained for, as `TrainedSweep` has several."""
+        return (self.alpha,)
+
+    def for_alpha(self, alpha: float | None) -> TrainedRouter:
+        """This router, whatever alpha is asked for; see `TrainedSweep.for_alpha`."""
+        return self
+
+    def remark(self, alpha: float) -> str:
+        """Nothing, see `TrainedSweep.remark`; `training_remarks` compares alphas."""
+        return ""
+
+    @property
     def actions(self) -> Actions:
         """The actions it chooses from."""
         return self.objective.actions(self.origin.layout)

@@ -111,10 +111,7 @@ def router_at(path: Path, alpha: float | None) -> TrainedRouter:
     Raises:
         InputError: see `load_checkpoint`.
     """
-    policy = load_checkpoint(path)
-    if isinstance(policy, TrainedRouter):
-        return policy
-    return policy.at(policy.alphas[0] if alpha is None else alpha)
+    return load_checkpoint(path).for_alpha(alpha)
 
 
 def is_sweep(path: Path) -> bool:

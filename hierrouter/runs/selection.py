@@ -117,20 +117,15 @@ def select_run(
     if checkpoint is None and not names_sweep_alone:
         run, why = latest_run(tree, "train", alpha)
     policy = load_checkpoint(run) if run else None
-    trained: TrainedRouter | None
     if isinstance(policy, TrainedSweep):
         policy = _with_fixed_choices(policy, tree)
-        trained = policy.at(policy.alphas[0] if alpha is None else alpha)
-    else:
-        trained = policy
+    trained = policy.for_alpha(alpha) if policy else None
     if alpha is not None:
         shown_alpha = alpha
     else:
         shown_alpha = trained.alpha if trained else PAPER_ALPHA
 
-    remarks: list[str] = []
-    if isinstance(policy, TrainedSweep):
-        remarks += filter(None, [policy.remark(shown_alpha)])
+    remarks = list(filter(None, [policy.remark(shown_alpha)])) if policy else []
     needs_sweep = checkpoint is None and (trained is None or trained.alpha != shown_alpha)
     sweep = None
     beside: tuple[SweepBeside, ...] = ()

@@ -170,8 +170,7 @@ class LivePolicy:
     @property
     def alphas(self) -> tuple[float, ...]:
         """The alpha it was trained for; of a policy for every alpha, the grid it was chosen on."""
-        policy = self._policy
-        return (policy.alpha,) if isinstance(policy, TrainedRouter) else policy.alphas
+        return self._policy.alphas
 
     @property
     def any_alpha(self) -> bool:
@@ -180,10 +179,7 @@ class LivePolicy:
 
     def remark(self, alpha: float | None) -> str:
         """What a user should know about the router for an alpha; see `TrainedSweep.remark`."""
-        policy = self._policy
-        if isinstance(policy, TrainedRouter) or alpha is None:
-            return ""
-        return policy.remark(alpha)
+        return "" if alpha is None else self._policy.remark(alpha)
 
     @property
     def encoder_fault(self) -> str | None:
@@ -316,15 +312,12 @@ class LivePolicy:
         return roots
 
     def _at(self, alpha: float | None) -> TrainedRouter:
-        policy = self._policy
-        if not isinstance(policy, TrainedRouter):
-            return policy.at(policy.alphas[0] if alpha is None else alpha)
-        if alpha not in (None, policy.alpha):
+        if not self.any_alpha and alpha not in (None, *self.alphas):
             raise InputError(
-                f"this policy was trained for alpha {policy.alpha:g} alone, asked for was "
+                f"this policy was trained for alpha {self.alphas[0]:g} alone, asked for was "
                 f"{alpha:g}; that of `sweep-alpha` answers any"
             )
-        return policy
+        return self._policy.for_alpha(alpha)
 
 
 def live_numbers(
