@@ -1,15 +1,20 @@
-"""Compare policy classes with the best constant choice on tables of real answers.
+"""Compare policy classes, and what do no harm ships of them, on tables of real answers.
 
     python benchmarks/policy_classes.py DATA [--pools zeroeval mmlu-pro ...] [--folds 5]
-        [--alphas 8] [--algos value ridge groups clusters ...] [--questions N]
+        [--alphas 8] [--algos "per data set" clusters best ...] [--questions N]
 
 DATA is a folder of Parquet tables, one answer of one model a row; see POOLS for the tables, their
 models, and the prices in USD per 1,000,000 tokens in and out. Each fold of the questions is held
 out once; classes and constants learn from the others, or from N questions of them. Alphas are 0 and
-quantiles of the values at which a policy may change. Rows of the table: R of a class less R of the
-best constant (one model for all questions, chosen on the folds that are learned from), in the mean
-over all alphas, with its interval over questions, and at each alpha. "per data set" is the constant
-of each data set. The seconds are of a fit, all alphas together divided by their number.
+quantiles of the values at which a policy may change. Rows of the first table: R of a class less R
+of the best constant (one model for all questions, chosen on the folds that are learned from), in
+the mean over all alphas, with its interval over questions, and at each alpha. "per data set" is the
+constant of each data set. A class is shown whatever would be shipped, but `best` as it is shipped
+by a sweep. The seconds are of a fit, all alphas together divided by their number.
+
+The second table is R of `best` less that of the constant and of each other row, at each alpha, with
+intervals that hold for all of them at once; then what `best` gains in the mean, as a share of what
+the best of the other rows gains.
 """
 
 import argparse
@@ -24,13 +29,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from measuring import versions
-from no_harm import Floats, alphas_of, held_out, mean_text
+from no_harm import alphas_of, held_out, mean_text
 
 import hierrouter
 import hierrouter as hr
 from hierrouter.evaluation.bounds import best_fixed_route, best_route_per_dataset
+from hierrouter.evaluation.intervals import difference_range, simultaneous_intervals
+from hierrouter.evaluation.outcome import Outcome
 from hierrouter.learning.baselines.registry import one_thread
-from hierrouter.learning.config import NetworkConfig, Objective, training_config
+from hierrouter.learning.config import (
+    BestConfig,
+    NetworkConfig,
+    Objective,
+    sweep_config,
+    training_config,
+)
+from hierrouter.learning.cross_fit import OutOfFold, sweep_best
 from hierrouter.learning.sweep import train_sweep
 from hierrouter.learning.training import train
 from hierrouter_cache.tree import RouteTree
@@ -80,6 +94,7 @@ INTERCODE_PRICES = {
     "gpt-4": (0.0, 30.0),
 }
 TURN_TOKENS = 1_000
+CONSTANT = "constant"
 PER_DATASET = "per data set"
 PER_MILLION = 1_000_000
 PER_TOKENS = 1_000
@@ -97,6 +112,19 @@ class AnswerTable:
 
     columns: Mapping[str, pa.Array]
     prices: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a learner does on questions that it has not learned from.
+
+    Attributes:
+        policies: Q and C on every question, at each alpha.
+        seconds: of CPU time of a fit, by alpha.
+    """
+
+    policies: OutOfFold
+    seconds: float
 
 
 def read_answers(
@@ -259,23 +287,75 @@ def tree_of(answers: AnswerTable) -> RouteTree:
         return tree.select(np.arange(len(tree)))
 
 
-def rewards(
+def outcomes(
     algo: str, learned: RouteTree, tested: RouteTree, alphas: Sequence[float]
-) -> list[Floats]:
-    """R of a learner on each held-out question, at each alpha, whatever would be shipped."""
+) -> list[Outcome]:
+    """What a learner does on held-out questions at each alpha."""
+    if algo == CONSTANT:
+        return [best_fixed_route(learned, alpha, tested) for alpha in alphas]
     if algo == PER_DATASET:
         both = replace(learned, splits=("train",) * len(learned))
-        outcomes = (best_route_per_dataset(both, alpha, tested) for alpha in alphas)
-        return [outcome.reward(alpha) for outcome, alpha in zip(outcomes, alphas, strict=True)]
-    config = replace(training_config("default", algo), keep_anyway=True)
-    if isinstance(config, NetworkConfig):
+        return [best_route_per_dataset(both, alpha, tested) for alpha in alphas]
+    config = sweep_config("default", algo, keep_anyway=algo != BestConfig.learner)
+    if isinstance(config, BestConfig):
+        sweep = sweep_best(learned, alphas, Objective(0.0), config, 0)
+        routers = [sweep.at(alpha) for alpha in alphas]
+        kept = [alpha for alpha in alphas if sweep.at(alpha).constant is None]
+        print(f"{algo}: {sweep.origin.config.algo}, shipped at {len(kept)} alphas", flush=True)
+    elif isinstance(config, NetworkConfig):
+        config = replace(training_config("default", algo), keep_anyway=True)
         routers = [train(learned, Objective(alpha), config, 0) for alpha in alphas]
     else:
         sweep = train_sweep(learned, alphas, Objective(0.0), config, 0)
         routers = [sweep.at(alpha) for alpha in alphas]
-    return [
-        router.outcome(tested).reward(alpha) for router, alpha in zip(routers, alphas, strict=True)
+    return [router.outcome(tested) for router in routers]
+
+
+def judge(tree: RouteTree, alphas: Sequence[float], algo: str, args: argparse.Namespace) -> Judged:
+    """Let a learner decide on every question without having learned from it."""
+    shape = (len(alphas), len(tree))
+    quality = np.empty(shape)
+    cost = np.empty(shape)
+    seconds = 0.0
+    for is_tested, learned, tested in held_out(tree, args.folds, args.questions):
+        started = time.process_time()
+        with one_thread():
+            each = outcomes(algo, learned, tested, alphas)
+        seconds += time.process_time() - started
+        quality[:, is_tested] = [outcome.quality for outcome in each]
+        cost[:, is_tested] = [outcome.cost for outcome in each]
+    return Judged(OutOfFold(tuple(alphas), quality, cost), seconds / args.folds / len(alphas))
+
+
+def print_shipped(tree: RouteTree, alphas: Sequence[float], judged: Mapping[str, Judged]) -> None:
+    """Print R of what is shipped less that of everything else, with simultaneous intervals."""
+    best = judged[BestConfig.learner].policies
+    others = {name: each.policies for name, each in judged.items() if each.policies is not best}
+    differences = np.concatenate([best.reward - other.reward for other in others.values()])
+    ranges = [
+        difference_range(alpha, cost, other_cost)
+        for other in others.values()
+        for alpha, cost, other_cost in zip(alphas, best.cost, other.cost, strict=True)
     ]
+    low, high = simultaneous_intervals(
+        differences, 10_000, 0.95, np.random.default_rng(0), ranges, tree.datasets
+    )
+    means = differences.mean(axis=1)
+    print("best, as shipped, less")
+    for row, name in enumerate(others):
+        part = slice(row * len(alphas), (row + 1) * len(alphas))
+        ends = zip(means[part], low[part], high[part], strict=True)
+        intervals = "".join(f"{mean:9.4f} [{down:7.4f}, {up:7.4f}]" for mean, down, up in ends)
+        print(f"{name:>24s}{intervals}")
+    constant = judged[CONSTANT].policies.reward
+    gains = {name: float((other.reward - constant).mean()) for name, other in others.items()}
+    name, most = max(gains.items(), key=lambda entry: entry[1])
+    gain = float((best.reward - constant).mean())
+    print(
+        f"below at {(high < 0).sum()} of {len(means)}, above at {(low > 0).sum()}; "
+        f"mean gain {gain:.4f}, of {name} {most:.4f}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -284,9 +364,7 @@ def main() -> None:
     parser.add_argument("--pools", nargs="+", choices=list(POOLS), default=list(POOLS))
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--alphas", type=int, default=8)
-    parser.add_argument(
-        "--algos", nargs="+", default=[PER_DATASET, "groups", "clusters", "ridge", "value"]
-    )
+    parser.add_argument("--algos", nargs="+", default=[PER_DATASET, "clusters", "best"])
     parser.add_argument("--questions", type=int, help="learned from in each fold")
     args = parser.parse_args()
     print(versions(hierrouter, np))
@@ -296,24 +374,17 @@ def main() -> None:
         models = len(tree.models)
         sets = len(set(tree.datasets))
         print(f"\n{pool}: {len(tree):,} questions of {sets} data sets, {models} models")
-        print(f"{'less the best constant':>24s}{'mean over alphas':>28s}  fit s", end="")
-        print("".join(f"{alpha:>9.4g}" for alpha in alphas))
+        judged = {CONSTANT: judge(tree, alphas, CONSTANT, args)}
+        header = f"{'less the best constant':>24s}{'mean over alphas':>28s}  fit s"
+        print(header + "".join(f"{alpha:>9.4g}" for alpha in alphas))
         for algo in args.algos:
-            difference = np.empty((len(alphas), len(tree)))
-            seconds = 0.0
-            for is_tested, learned, tested in held_out(tree, args.folds, args.questions):
-                started = time.process_time()
-                with one_thread():
-                    found = rewards(algo, learned, tested, alphas)
-                seconds += time.process_time() - started
-                for number, alpha in enumerate(alphas):
-                    constant = best_fixed_route(learned, alpha, tested).reward(alpha)
-                    difference[number, is_tested] = found[number] - constant
-            each = "".join(f"{value:9.4f}" for value in difference.mean(axis=1))
-            cost = seconds / args.folds / len(alphas)
-            print(
-                f"{algo:>24s}{mean_text(difference.mean(axis=0)):>28s}{cost:7.2f}{each}", flush=True
-            )
+            judged[algo] = judge(tree, alphas, algo, args)
+            gains = judged[algo].policies.reward - judged[CONSTANT].policies.reward
+            each = "".join(f"{value:9.4f}" for value in gains.mean(axis=1))
+            text = mean_text(gains.mean(axis=0))
+            print(f"{algo:>24s}{text:>28s}{judged[algo].seconds:7.2f}{each}", flush=True)
+        if BestConfig.learner in judged:
+            print_shipped(tree, alphas, judged)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ QUICKSTART_ALPHA = 0.4
 STAGES = (
     ("collect", "every route of every question, each model call once"),
     ("train", "PPO on the replayed tree, no model is called any more"),
-    ("sweep-alpha", "one value model for every price of cost"),
+    ("sweep-alpha", "the best policy class for every price of cost"),
     ("report", "exact values on the test fold, intervals by bootstrap over queries"),
 )
 

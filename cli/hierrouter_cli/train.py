@@ -52,11 +52,11 @@ def train(*, opening: OpenTree, training: Train, dry_run: declared.CheckOnly = F
 def sweep_alpha(*, opening: OpenTree, sweeping: Sweep, dry_run: declared.CheckOnly = False) -> None:
     """Learn for all alphas in one go: `report --alpha X` needs no training at any X then.
 
-    By default one value model is fitted. With --algo ppo or exact one network is trained for the
-    whole grid, and keeps the weights that are best on validation for each of its alphas. With
-    --seeds it is trained several times; the best of them answers, and the table shows the spread.
-    The same flags with the folder of an interrupted training as --out go on from its last saved
-    epoch, to the same bytes.
+    By default several policy classes are compared by cross-fitting, and the best one is fitted.
+    With --algo ppo or exact one network is trained for the whole grid, and keeps the weights that
+    are best on validation for each of its alphas. With --seeds it is trained several times; the
+    best of them answers, and the table shows the spread. The same flags with the folder of an
+    interrupted training as --out go on from its last saved epoch, to the same bytes.
     """
     with console.foreign_output_on_stderr():
         sweeping.check()

@@ -278,9 +278,9 @@ SweepAlgorithm = Annotated[
     choice(
         "--algo",
         ALGORITHMS,
-        "value and ridge fit one model in closed form; ppo (Tianshou's) and exact train one "
-        "network; groups and clusters are fixed routes by data set or embedding; mean is of "
-        "value, ridge and groups; best is the best of those without a network, by cross-fitting.",
+        "best is the best of those without a network, by cross-fitting; value and ridge fit one "
+        "model in closed form; ppo (Tianshou's) and exact train one network; groups and clusters "
+        "are fixed routes by data set or embedding; mean is of value, ridge and groups.",
         TRAINING,
     ),
 ]

@@ -25,6 +25,9 @@ is that it is shipped without a gain with a probability of at most .05. Why this
   predicts each question by a fit without it; the route it is compared with is the one that is the
   best on these very questions, which looks better than it is.
 * The best of several seeds is a choice, too: each seed has its part of the rate.
+* The best of several policy classes is chosen by the gains themselves. So each fold is judged by
+  the class that is the best on the other folds: the choice is a part of what is done again, and
+  the gains that it reaches are one test, however many classes there are.
 * At several alphas one simultaneous test is made. It steps down (Romano and Wolf, Exact and
   Approximate Stepdown Methods for Multiple Hypothesis Testing, Journal of the American Statistical
   Association 100, 2005): where gains are shown, the others are compared again without them.
@@ -63,14 +66,14 @@ from hierrouter.evaluation.intervals import (
 from hierrouter.evaluation.outcome import Booleans, FixedRoutes, Floats, Integers, Outcome
 from hierrouter.learning.config import (
     BestConfig,
+    NetworkConfig,
     Objective,
     OnEpoch,
     TianshouConfig,
-    TrainConfig,
     ignore_epoch,
 )
 from hierrouter.learning.own_algorithm import OwnAlgorithm
-from hierrouter.learning.policy_classes import sums_by_group
+from hierrouter.learning.policy_classes import TableGrid, sums_by_group
 from hierrouter.learning.sweep import MEASURED_ALPHAS, FixedChoices, TrainedSweep, train_sweep
 from hierrouter.learning.training import (
     MAX_QUERIES_NEEDED,
@@ -81,7 +84,12 @@ from hierrouter.learning.training import (
     choosing_fold,
     train,
 )
-from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, training_queries
+from hierrouter.learning.value import (
+    BEYOND_LAST_BREAK_POINT,
+    ValueModel,
+    query_digests,
+    training_queries,
+)
 from hierrouter_cache.tree import RouteTree, net_reward
 
 # Rates at which gains are tested, one-sided: of both looks together, and of the first one.
@@ -89,6 +97,8 @@ TEST_RATE = 0.03
 FIRST_LOOK_RATE = 0.006
 FOLDS = 3  # K
 RESAMPLES = 10_000
+# Questions on which policy classes are compared, at most: as many as a value model learns from.
+MAX_CONTEST_QUESTIONS = 16_384
 
 
 @dataclass(frozen=True)
@@ -578,10 +588,10 @@ def train_best(
 ) -> TrainedRouter:
     """Train the best of several policy classes, chosen and judged by one cross-fit.
 
-    All classes are trained on the same folds. The one with the highest mean gain is trained on all
-    questions and shipped, if its gain is shown at the rate of false positives divided by the number
-    of classes: by the union bound the best of them shows a gain that does not exist no more often.
-    So no fold is needed that takes no part in the choice.
+    All classes are trained without each fold. The one with the highest mean gain on the questions
+    that were left out is trained on all questions. It is shipped if the choice itself shows a gain:
+    each fold is judged by the class that has the highest gain on the other folds. So no question
+    takes part in the choice that it judges.
 
     Args:
         tree: all folds, or all but the test fold.
@@ -594,14 +604,9 @@ def train_best(
         InputError: there is nothing to train on, or a training diverged.
     """
     questions = training_queries(tree)
-
-    def fit(settings: TrainConfig, learned: RouteTree) -> Callable[[float], TrainedRouter]:
-        router = train(learned, objective, settings, seed)
-        return lambda alpha: router
-
-    contest = _Contest.of(questions, (objective.alpha,), objective, config, seed, fit, on_epoch)
-    chosen = contest.best
-    router = train(tree, objective, config.configs[chosen], seed)
+    grid = (objective.alpha,)
+    contest = _Contest.of(questions, grid, grid, objective, config, seed, on_epoch)
+    router = train(tree, objective, config.configs[contest.best], seed)
     router = replace(router, ladder=contest.ladder)
     if config.keep_anyway:
         return router
@@ -635,13 +640,8 @@ def sweep_best(
     questions = training_queries(tree)
     hull = RouteHull.of(questions, objective.ends_early)
     measured = _measured_alphas(questions, objective, (*alphas, *hull.changes.tolist()))
-
-    def fit(settings: TrainConfig, learned: RouteTree) -> Callable[[float], TrainedRouter]:
-        return train_sweep(learned, alphas, objective, settings, seed).at
-
-    contest = _Contest.of(questions, measured, objective, config, seed, fit, on_epoch)
-    chosen = contest.best
-    sweep = train_sweep(tree, alphas, objective, config.configs[chosen], seed)
+    contest = _Contest.of(questions, alphas, measured, objective, config, seed, on_epoch)
+    sweep = train_sweep(tree, alphas, objective, config.configs[contest.best], seed)
     sweep = replace(sweep, ladder=contest.ladder)
     if config.keep_anyway:
         return replace(sweep, constants=(None,) * len(sweep.alphas))
@@ -655,7 +655,8 @@ class _Contest:
     Attributes:
         ladder: the mean gain of each class, the simplest class first.
         best: the class with the highest mean gain; of equal ones the simplest.
-        judged: its gains, and what they show.
+        judged: the gains of the choice, each fold by the class that is the best on the others; and
+            what they show.
     """
 
     ladder: Ladder
@@ -666,60 +667,119 @@ class _Contest:
     def of(
         cls,
         questions: RouteTree,
+        grid: Sequence[float],
         alphas: tuple[float, ...],
         objective: Objective,
         config: BestConfig,
         seed: int,
-        fit: Callable[[TrainConfig, RouteTree], Callable[[float], TrainedRouter]],
         on_epoch: OnEpoch,
     ) -> _Contest:
         """Train every class without each fold, see `train_best`.
 
         Args:
-            questions: of the folds that may be learned from.
+            questions: of the folds that may be learned from; of very many a fixed part is taken.
+            grid: alphas for which the classes are trained.
             alphas: at which gains are measured.
             objective: how an episode may end.
             config: which classes.
-            seed: of the folds.
-            fit: trains one class on a part of the questions; returns the router for an alpha.
+            seed: of the folds, and of all trainings.
             on_epoch: see `train_best`.
         """
+        if len(questions) > MAX_CONTEST_QUESTIONS:
+            # The first ones in the order of their digests are as good as random ones.
+            order = np.argsort(query_digests(questions), kind="stable")
+            questions = questions.select(np.sort(order[:MAX_CONTEST_QUESTIONS]))
         count = min(FOLDS, questions.splits.count("train"))
-        configs = config.configs
+        names = list(config.configs)
         ends_early = objective.ends_early
         if count < 2:
             # A single question cannot judge what was learned without it.
             nothing = np.zeros((len(alphas), len(questions)))
             judged = JudgedGains.unknown(nothing, is_cross_fitted=True)
-            return cls(tuple((name, 0.0) for name in configs), config.names[0], judged)
+            return cls(tuple((name, 0.0) for name in names), names[0], judged)
         folds = question_folds(questions, count, seed)
         routes = routes_out_of_fold(questions, alphas, folds, ends_early)
-        best = [oracle(questions, alpha, ends_early).reward(alpha).mean() for alpha in alphas]
-        gap = np.maximum(np.array(best) - routes.reward.mean(axis=1), SMALLEST_GAP)
-        total = count * len(configs) + 1
+        total = count * len(names) + 1
         done = 0
-        ladder = []
-        every = {}
-        for name, settings in configs.items():
 
-            def fit_fold(
-                fold: int, learned: RouteTree, settings: TrainConfig = settings
-            ) -> Callable[[float], TrainedRouter]:
-                nonlocal done
-                router_at = fit(settings, learned)
-                done += 1
-                on_epoch(done, total, math.nan, math.nan)
-                return router_at
+        def on_training() -> None:
+            nonlocal done
+            done += 1
+            on_epoch(done, total, math.nan, math.nan)
 
-            policies = policies_out_of_fold(questions, alphas, folds, fit_fold)
-            every[name] = policies
-            gains = (policies.reward - routes.reward).mean(axis=1)
-            share = gains if len(alphas) == 1 else gains / gap
-            ladder.append((name, float(share.mean())))
-        winner, _ = max(ladder, key=lambda entry: entry[1])
-        rate = TEST_RATE / len(configs)
-        return cls(
-            tuple(ladder),
-            winner,
-            JudgedGains.of(every[winner], routes, rate, questions, is_cross_fitted=True),
+        shape = (len(names), len(alphas), len(questions))
+        quality = np.empty(shape)
+        cost = np.empty(shape)
+        for fold in range(count):
+            rows = np.flatnonzero(folds == fold)
+            judged_rows = questions.select(rows)
+            learned = questions.select(np.flatnonzero(folds != fold))
+            classes = _train_classes(learned, grid, objective, config, seed, on_training)
+            for number, router_at in enumerate(classes):
+                for position, alpha in enumerate(alphas):
+                    outcome = router_at(alpha).outcome(judged_rows)
+                    quality[number, position, rows] = outcome.quality
+                    cost[number, position, rows] = outcome.cost
+        reward = net_reward(quality, cost, np.array(alphas)[:, None])
+        gains = reward - routes.reward
+        if len(alphas) > 1:
+            best = [oracle(questions, alpha, ends_early).reward(alpha).mean() for alpha in alphas]
+            gap = np.maximum(np.array(best) - routes.reward.mean(axis=1), SMALLEST_GAP)
+            gains /= gap[:, None]
+        scores = gains.mean(axis=1)  # float64[classes, queries]
+        chosen = np.empty(count, np.int64)
+        for fold in range(count):
+            chosen[fold] = _best_class(scores[:, folds != fold])
+        rows = np.arange(len(questions))
+        policies = OutOfFold(
+            tuple(alphas), quality[chosen[folds], :, rows].T, cost[chosen[folds], :, rows].T
         )
+        ladder = tuple(zip(names, scores.mean(axis=1).tolist(), strict=True))
+        judged = JudgedGains.of(policies, routes, TEST_RATE, questions, is_cross_fitted=True)
+        return cls(ladder, names[_best_class(scores)], judged)
+
+
+def _best_class(scores: Floats) -> int:
+    """The number of the class with the highest mean, of float64[classes, queries].
+
+    Of equally good ones it is the first, which is the simplest.
+    """
+    return int(scores.mean(axis=1).round(RANK_DIGITS).argmax())
+
+
+def _always(router: TrainedRouter) -> Callable[[float], TrainedRouter]:
+    """A function that returns a router, whatever the alpha."""
+    return lambda alpha: router
+
+
+def _train_classes(
+    learned: RouteTree,
+    grid: Sequence[float],
+    objective: Objective,
+    config: BestConfig,
+    seed: int,
+    on_training: Callable[[], None],
+) -> list[Callable[[float], TrainedRouter]]:
+    """Train every class on the same questions; each entry returns the router for an alpha.
+
+    Args:
+        learned: the questions.
+        grid: alphas to train for.
+        objective: how an episode may end; its alpha is that of the grid, if that has only one.
+        config: which classes.
+        seed: of all trainings.
+        on_training: called after each of them.
+    """
+    classes: list[Callable[[float], TrainedRouter]] = []
+    fitted: dict[str, ValueModel | TableGrid] = {}
+    for name, settings in config.configs.items():
+        if isinstance(settings, NetworkConfig) and len(grid) == 1:
+            router = train(learned, replace(objective, alpha=grid[0]), settings, seed)
+            classes.append(_always(router))
+        else:
+            sweep = train_sweep(learned, grid, objective, settings, seed, fitted=fitted)
+            if isinstance(sweep.model, ValueModel | TableGrid):
+                fitted[name] = sweep.model
+            classes.append(sweep.at)
+        on_training()
+    return classes

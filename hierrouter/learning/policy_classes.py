@@ -639,28 +639,44 @@ class MeanModel(PolicyFamily):
         )
 
 
+# The classes of a mean: the value model, the ridge, and a route for each group;
+# docs/decisions.md has others.
+MEAN_CLASSES: tuple[ValueConfig | TableConfig, ...] = (ValueConfig(), RidgeConfig(), GroupsConfig())
+
+
 def fit_mean(
-    tree: RouteTree, alphas: Sequence[float], objective: Objective, seed: int
+    tree: RouteTree,
+    alphas: Sequence[float],
+    objective: Objective,
+    seed: int,
+    fitted: Mapping[str, PolicyFamily] | None = None,
 ) -> MeanModel:
     """Learn the classes of a mean from the folds "train" and "validation".
-
-    They are the value model, the ridge, and a route for each group; docs/experiments.md has others.
 
     Args:
         tree: all folds.
         alphas: the grid.
         objective: how an episode may end; its alpha is not used.
         seed: of the tables.
+        fitted: models by algorithm that were fitted to the same tree with the same arguments, so
+            that they need not be fitted again.
 
     Raises:
         InputError: there is nothing to learn from.
     """
-    configs = (ValueConfig(), RidgeConfig())
-    values = tuple(fit(tree, alphas, objective, config) for config in configs)
-    tables = tuple(
-        fit_table(tree, replace(objective, alpha=alpha), GroupsConfig(), seed) for alpha in alphas
+
+    def model_of(config: ValueConfig | TableConfig) -> PolicyFamily:
+        if fitted and config.learner in fitted:
+            return fitted[config.learner]
+        if isinstance(config, ValueConfig):
+            return fit(tree, alphas, objective, config)
+        return TableGrid(fit_tables(tree, alphas, objective, config, seed))
+
+    models = [model_of(config) for config in MEAN_CLASSES]
+    return MeanModel(
+        tuple(model for model in models if isinstance(model, ValueModel)),
+        tuple(model for model in models if isinstance(model, TableGrid)),
     )
-    return MeanModel(values, (TableGrid(tables),))
 
 
 @dataclass(frozen=True)
@@ -753,12 +769,15 @@ class _Grouping:
     centres: Array
 
 
-def fit_table(tree: RouteTree, objective: Objective, config: TableConfig, seed: int) -> TableRouter:
-    """Learn a table of routes from the folds "train" and "validation".
+def fit_tables(
+    tree: RouteTree, alphas: Sequence[float], objective: Objective, config: TableConfig, seed: int
+) -> tuple[TableRouter, ...]:
+    """Learn a table of routes for each alpha from the folds "train" and "validation".
 
     Args:
         tree: all folds.
-        objective: alpha, and how an episode may end.
+        alphas: of the tables.
+        objective: how an episode may end; its alpha is not used.
         config: the settings; their class says what a group is.
         seed: of the random starts of the centres.
 
@@ -767,16 +786,42 @@ def fit_table(tree: RouteTree, objective: Objective, config: TableConfig, seed: 
     """
     fold = training_queries(tree)
     fold = fold.select(np.argsort(query_digests(fold), kind="stable"))
+    # What is grouped does not depend on alpha.
+    groupings = [
+        _Grouping(np.zeros(len(fold), np.int64), (), np.empty((0, 0), np.float32)),
+        *_groupings(fold, config, seed),
+    ]
+    digests = query_digests(fold)
+    return tuple(
+        TableRouter(_table(tree, fold, groupings, replace(objective, alpha=alpha), config, digests))
+        for alpha in alphas
+    )
+
+
+def _table(
+    tree: RouteTree,
+    fold: RouteTree,
+    groupings: Sequence[_Grouping],
+    objective: Objective,
+    config: TableConfig,
+    digests: Integers,
+) -> RouteTable:
+    """Choose among groupings, see `fit_tables`.
+
+    Args:
+        tree: all folds.
+        fold: the queries to learn from, ascending by their digests.
+        groupings: of these queries; the first one has one group.
+        objective: alpha, and how an episode may end.
+        config: the settings.
+        digests: int64[n], of these queries.
+    """
     alpha = objective.alpha
     ranking = rank_routes(fold, alpha, objective.ends_early)
     means = FixedRoutes(fold, objective.ends_early, ranking if len(ranking) > 1 else ())
     listed = means.listed
     values = np.stack([means.quality, means.cost], axis=-1)
     candidates = _Candidates(values[:, listed], alpha, config.folds)
-    groupings = [
-        _Grouping(np.zeros(len(fold), np.int64), (), np.empty((0, 0), np.float32)),
-        *_groupings(fold, config, seed),
-    ]
     for number, grouping in enumerate(groupings):
         for pooling in POOLINGS if number else POOLINGS[:1]:
             candidates.add(number, grouping.group, pooling)
@@ -789,7 +834,7 @@ def fit_table(tree: RouteTree, objective: Objective, config: TableConfig, seed: 
     if not number:  # one route for all
         group_values = group_values[:0]
         count = count[:0]
-    table = RouteTable(
+    return RouteTable(
         actions=objective.actions(tree.layout),
         alpha=alpha,
         pooling=pooling,
@@ -801,10 +846,9 @@ def fit_table(tree: RouteTree, objective: Objective, config: TableConfig, seed: 
         listed=listed,
         values=np.concatenate([all_values[None], group_values]),
         count=np.concatenate([[len(fold)], count]).astype(np.int64),
-        learned=query_digests(fold),
+        learned=digests,
         without_self=listed[candidates.without_self],
     )
-    return TableRouter(table)
 
 
 def _groupings(fold: RouteTree, config: TableConfig, seed: int) -> Iterator[_Grouping]:

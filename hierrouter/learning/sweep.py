@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -192,6 +192,7 @@ def train_sweep(
     on_epoch: OnEpoch | None = None,
     resumption: Resumption | None = None,
     on_evaluation: OnEvaluation = ignore_evaluation,
+    fitted: Mapping[str, PolicyFamily] | None = None,
 ) -> TrainedSweep:
     """Learn for all alphas at once, with the algorithm that the settings belong to.
 
@@ -209,6 +210,7 @@ def train_sweep(
             and always begins anew.
         on_evaluation: called with each row of the learning curve of networks, see
             `forward.sweep_rows`.
+        fitted: see `policy_classes.fit_mean`.
 
     Raises:
         InputError: there is nothing to learn from, the training diverged, or the state to go on
@@ -216,7 +218,7 @@ def train_sweep(
     """
     origin = Origin.of(tree, config, seed)
     if not isinstance(config, NetworkConfig):
-        family = fit_family(tree, alphas, objective, config, seed, on_epoch)
+        family = fit_family(tree, alphas, objective, config, seed, on_epoch, fitted)
         return TrainedSweep(family, tuple(alphas), objective, origin)
     # Imported here: training a network needs torch, deciding with a trained one does not.
     from hierrouter.learning.alpha_network import fit_networks

@@ -43,7 +43,7 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.forward import NetworkRouter, TrainedNetwork
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
-from hierrouter.learning.policy_classes import TableGrid, fit_mean, fit_table
+from hierrouter.learning.policy_classes import TableGrid, fit_mean, fit_tables
 from hierrouter.learning.resumption import Resumption, TrainingState, select
 from hierrouter.learning.router import LearnedPolicy, PolicyFamily, StateBatch
 from hierrouter.learning.value import fit, training_queries
@@ -177,16 +177,16 @@ def fit_family(
     config: TrainConfig,
     seed: int,
     on_epoch: OnEpoch | None = None,
+    fitted: Mapping[str, PolicyFamily] | None = None,
 ) -> PolicyFamily:
     """Learn policies that no epochs are needed for; see `sweep.train_sweep` for the arguments.
 
     To `on_epoch` each state of a value model is an epoch, and no value is known (NaN).
     """
     if isinstance(config, TableConfig):
-        each = (replace(objective, alpha=alpha) for alpha in alphas)
-        return TableGrid(tuple(fit_table(tree, objective, config, seed) for objective in each))
+        return TableGrid(fit_tables(tree, alphas, objective, config, seed))
     if isinstance(config, MeanConfig):
-        return fit_mean(tree, alphas, objective, seed)
+        return fit_mean(tree, alphas, objective, seed, fitted)
 
     def on_state(done: int, total: int) -> None:
         if on_epoch:

@@ -206,7 +206,7 @@ class Sweep:
             check=check_alphas,
         ),
     ] = AUTOMATIC
-    algo: flags.SweepAlgorithm = "value"
+    algo: flags.SweepAlgorithm = "best"
     preset: flags.Preset = "default"
     epochs: flags.Epochs = None
     allow_stop: flags.AllowStop = False
@@ -314,8 +314,7 @@ def _byproducts(job: Train | Sweep) -> Byproducts:
             if getattr(job, field):
                 algo = shown_value(names["algo"], config.algo)
                 raise InputError(
-                    f"{names[field]} with {algo}: it is one fit, without epochs; "
-                    f"leave {names[field]} out{other}"
+                    f"{names[field]} with {algo}: it has no epochs; leave {names[field]} out{other}"
                 )
     elif not config.can_be_saved:
         for field in ("checkpoint_every", "from_checkpoint"):
@@ -442,7 +441,7 @@ def sweep(
     tree: Tree,
     alphas: str | Sequence[float] = AUTOMATIC,
     *,
-    algo: str = "value",
+    algo: str = "best",
     preset: str = "default",
     allow_stop: bool = False,
     allow_return: bool = False,
@@ -457,14 +456,14 @@ def sweep(
     log_to: str | Sequence[str] = (),
     progress: OnTrainingEpoch | None = None,
 ) -> SweepRun:
-    """Learn routers for many alphas: one model, or one training of networks, for all of them.
+    """Learn routers for many alphas: the best policy class, or one that is named, for all of them.
 
     Args:
         tree: all folds; the test fold is not read.
         alphas: prices of cost; "auto" takes them from the data's break-points.
-        algo: "value" (the default) and "ridge" fit one model, "groups" and "clusters" are tables of
-            fixed routes, "ppo" and "exact" train one network for all alphas; "best" takes the best
-            of the policy classes without a network, by cross-fitting.
+        algo: "best" (the default) takes the best of the policy classes without a network, by
+            cross-fitting; "value" and "ridge" fit one model, "groups" and "clusters" are tables of
+            fixed routes, "ppo" and "exact" train one network for all alphas.
         preset: as for `train`.
         allow_stop: as for `train`.
         allow_return: as for `train`.

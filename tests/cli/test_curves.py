@@ -100,7 +100,7 @@ def test_a_value_model_has_no_epochs_to_keep_or_to_log(bare: Place) -> None:
     for flag in ("--checkpoint-every 2", "--log-to csv", "--from-checkpoint kept"):
         name = flag.partition(" ")[0]
         assert bare.refuses(f"train --algo value {flag}") == (
-            f"error: {name} with --algo value: it is one fit, without epochs; leave {name} out"
+            f"error: {name} with --algo value: it has no epochs; leave {name} out"
         )
 
 

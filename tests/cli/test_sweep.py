@@ -212,6 +212,6 @@ def test_a_sweep_of_one_fit_has_nothing_to_log_or_to_keep(bare: Place) -> None:
     for flag in ("--checkpoint-every 2", "--log-to csv", "--from-checkpoint runs"):
         name = flag.partition(" ")[0]
         assert bare.refuses(f"sweep-alpha {flag}") == (
-            f"error: {name} with --algo value: it is one fit, without epochs; "
+            f"error: {name} with --algo value: it has no epochs; "
             f"leave {name} out, or give --algo ppo"
         )

@@ -98,10 +98,11 @@ def test_an_impossible_budget_is_refused_before_the_training(bare: Place) -> Non
     assert not list((bare / "poor").rglob("*.safetensors"))
 
 
-def test_a_sweep_is_one_fit_that_answers_every_alpha(bare: Place) -> None:
+def test_a_sweep_answers_every_alpha(bare: Place) -> None:
     words = "sweep-alpha --alphas 0,0.1 --seed 7 --out sweep"
     done = bare.does(words)
-    assert "2 alphas (0, 0.1), value, seed 7:" in done.stderr
+    assert "2 alphas (0, 0.1), best, seed 7:" in done.stderr
+    [taken] = re.findall(r"cross-fitted: (\w+) is taken; gains ", done.stderr)
     assert done.stdout.splitlines()[-1] == "sweep"
     assert "(150 held-out questions)" in done.stdout.splitlines()[0]
     before = sorted(bare.folder.rglob("*.safetensors"))
@@ -112,11 +113,11 @@ def test_a_sweep_is_one_fit_that_answers_every_alpha(bare: Place) -> None:
     assert "no run of `train` for alpha 0.02 on this tree; the sweep's router" in done.stderr
     shown = json.loads(done.stdout)
     told = (shown["alpha"], shown["provenance"]["trained_alpha"], shown["provenance"]["algo"])
-    assert told == (0.02, 0.02, "value")
+    assert told == (0.02, 0.02, taken)
     assert "hierrouter" in over_all(shown["rows"])
     assert [row["alpha"] for row in shown["frontier"] if row["kind"] == "router"] == [0, 0.1]
     # The same again is not fitted anew, and another grid is another run.
-    assert "fit: already there, sweep/seed-7" in bare.does(words).stderr
+    assert "cross-fit: already there, sweep/seed-7" in bare.does(words).stderr
     assert "another run was begun in sweep: alphas" in bare.refuses(words.replace("0.1", "0.3"))
     assert sorted(bare.folder.rglob("*.safetensors")) == before
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hierrouter.evaluation.bounds import best_fixed_route
 from hierrouter.evaluation.outcome import Actions
+from hierrouter.learning import cross_fit
 from hierrouter.learning.config import BestConfig, OnEpoch
 from hierrouter.learning.cross_fit import (
     TEST_RATE,
@@ -216,6 +217,52 @@ def test_the_best_class_is_that_of_the_highest_cross_fitted_gain(tmp_path: Path)
     assert (loaded.ladder, loaded.origin) == (router.ladder, router.origin)
     test = tree.split("test")
     np.testing.assert_array_equal(loaded.probabilities(test), router.probabilities(test))
+
+
+def test_the_choice_is_judged_on_questions_that_had_no_part_in_it() -> None:
+    """On each fold decides the class that has the highest gain on the other folds."""
+    tree = split(random_tree(Layout.full(3, 2), 60, 4))
+    questions = training_queries(tree)
+    folds = question_folds(questions, 3, 0)
+    routes = routes_out_of_fold(questions, (ALPHA,), folds, False).reward[0]
+    gains = []
+    for name in LADDER.names:
+        gain = np.empty(len(questions))
+        for fold in range(3):
+            rows = np.flatnonzero(folds == fold)
+            learned = questions.select(np.flatnonzero(folds != fold))
+            router = train(learned, OBJECTIVE, LADDER.configs[name], 0)
+            gain[rows] = router.outcome(questions.select(rows)).reward(ALPHA) - routes[rows]
+        gains.append(gain)
+    each = np.array(gains)
+    chosen = np.array([each[:, folds != fold].mean(axis=1).argmax() for fold in range(3)])
+    best = int(each.mean(axis=1).argmax())
+    assert {*chosen} != {best}  # the winner alone would be judged otherwise
+    router = train_best(tree, OBJECTIVE, LADDER, 0)
+    assert router.origin.config == LADDER.configs[LADDER.names[best]]
+    assert router.constant
+    expected = each[chosen[folds], np.arange(len(questions))].mean()
+    assert router.constant.gain == pytest.approx(expected)
+
+
+def test_of_very_many_questions_a_part_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_fit, "MAX_CONTEST_QUESTIONS", 30)
+    tree = split(random_tree(Layout.full(3, 2), 60, 4))
+    routers = [
+        train_best(rows, OBJECTIVE, LADDER, 0) for rows in (tree, tree.select(np.arange(60)[::-1]))
+    ]
+    assert [router.constant and router.constant.judged for router in routers] == [30, 30]
+    gains = [[gain for _, gain in router.ladder] for router in routers]
+    np.testing.assert_allclose(*gains)  # the same questions, whatever their order
+
+
+def test_a_mean_takes_the_models_that_are_there() -> None:
+    """In a ladder it is the same as by itself."""
+    tree = replace(planted_tree(per_family=(6, 3, 3), dim=8), encoder="planted")
+    ladder = BestConfig(classes="groups,ridge,value,mean")
+    router = train_best(tree, OBJECTIVE, ladder, 0)
+    alone = train_best(tree, OBJECTIVE, BestConfig(classes="mean"), 0)
+    assert dict(router.ladder)["mean"] == dict(alone.ladder)["mean"]
 
 
 def test_a_ladder_is_found_again_by_what_was_asked_for(tmp_path: Path) -> None:
