@@ -77,7 +77,8 @@ from hierrouter.learning.config import (
     ignore_epoch,
 )
 from hierrouter.learning.own_algorithm import OwnAlgorithm
-from hierrouter.learning.policy_classes import TableGrid, sums_by_group
+from hierrouter.learning.policy_classes import sums_by_group
+from hierrouter.learning.router import PolicyFamily
 from hierrouter.learning.sweep import MEASURED_ALPHAS, FixedChoices, TrainedSweep, train_sweep
 from hierrouter.learning.training import (
     MAX_QUERIES_NEEDED,
@@ -88,12 +89,7 @@ from hierrouter.learning.training import (
     choosing_fold,
     train,
 )
-from hierrouter.learning.value import (
-    BEYOND_LAST_BREAK_POINT,
-    ValueModel,
-    query_digests,
-    training_queries,
-)
+from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, query_digests, training_queries
 from hierrouter_cache.tree import RouteTree, net_reward
 
 # Rates at which gains are tested, one-sided: of both looks together, and of the first one.
@@ -770,15 +766,14 @@ def _train_classes(
         on_training: called after each of them.
     """
     classes: list[Callable[[float], TrainedRouter]] = []
-    fitted: dict[str, ValueModel | TableGrid] = {}
+    fitted: dict[str, PolicyFamily] = {}
     for name, settings in config.configs.items():
         if isinstance(settings, NetworkConfig) and len(grid) == 1:
             router = train(learned, replace(objective, alpha=grid[0]), settings, seed)
             classes.append(_always(router))
         else:
             sweep = train_sweep(learned, grid, objective, settings, seed, fitted=fitted)
-            if isinstance(sweep.model, ValueModel | TableGrid):
-                fitted[name] = sweep.model
+            fitted[name] = sweep.model
             classes.append(sweep.at)
         on_training()
     return classes
