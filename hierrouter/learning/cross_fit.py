@@ -739,7 +739,9 @@ class _Contest:
         judged = JudgedGains.of(policies, routes, CHOICE_RATE, questions, is_cross_fitted=True)
         first = JudgedGains.of(policies, of_all, TEST_RATE, questions, is_cross_fitted=True)
         ladder = tuple(zip(names, scores.tolist(), strict=True))
-        return cls(ladder, names[best], judged.or_shown_by(first))
+        # The first look is the one that more questions would let show a gain.
+        judged = replace(judged.or_shown_by(first), rate=TEST_RATE)
+        return cls(ladder, names[best], judged)
 
 
 def _always(router: TrainedRouter) -> Callable[[float], TrainedRouter]:
