@@ -38,7 +38,7 @@ from hierrouter.learning.network import (
     state_table,
     steps_taken,
 )
-from hierrouter.learning.training import Origin, training_folds
+from hierrouter.learning.router import Origin, training_folds
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import sub_pool

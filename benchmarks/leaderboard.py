@@ -37,8 +37,9 @@ from hierrouter.learning.baselines.contest import contest
 from hierrouter.learning.baselines.registry import baselines as named
 from hierrouter.learning.baselines.simple import DatasetOracle
 from hierrouter.learning.config import Objective, ValueConfig, training_config
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import train_sweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.open_tree import OpenTree

@@ -31,8 +31,9 @@ from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import Outcome, fixed_route, single_calls
 from hierrouter.learning.config import Objective, ValueConfig, training_config
 from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import train_sweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.paper import PAPER_SCORER
 from hierrouter.pools.files import price_lists
 from hierrouter.replay.open_tree import OpenTree

@@ -46,8 +46,13 @@ from hierrouter.evaluation.intervals import mean_intervals, queries_needed
 from hierrouter.evaluation.outcome import Booleans, Floats
 from hierrouter.learning.config import BestConfig, Objective, TrainConfig, preset
 from hierrouter.learning.cross_fit import TEST_RATE, Repetition, train_best, with_fallback
-from hierrouter.learning.training import WORTHWHILE_GAIN, TrainedRouter, choosing_fold, train
-from hierrouter.learning.value import training_queries
+from hierrouter.learning.router import (
+    WORTHWHILE_GAIN,
+    TrainedRouter,
+    choosing_fold,
+    training_queries,
+)
+from hierrouter.learning.training import train
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import DirectCalls, RouteTree, StatePart
 

@@ -32,8 +32,8 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.cross_fit import Repetition
 from hierrouter.learning.policy_classes import MeanRouter, TableRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep, meet_budget
-from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports.fold_report import DeferralTarget
 from hierrouter.runs.selection import SweepBeside
 from hierrouter.runs.training import Training

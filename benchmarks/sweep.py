@@ -43,8 +43,9 @@ from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.evaluation.budget import Hulls
 from hierrouter.evaluation.outcome import Outcome, fixed_routes
 from hierrouter.learning.config import Objective, TrainConfig, sweep_config, training_config
+from hierrouter.learning.router import Origin, TrainedRouter
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, train_sweep
-from hierrouter.learning.training import Origin, TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.opening import LEARNED_FROM, training_tree
 from hierrouter.replay.states import STATE_VIEWS

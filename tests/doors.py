@@ -31,7 +31,7 @@ from hierrouter.engines.encoders import Encoder, EndpointEncoder, load_encoder
 from hierrouter.engines.generator import Generator
 from hierrouter.engines.judge import score_in
 from hierrouter.learning.config import Objective
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.pools.files import parse_pool, parse_prices
 from hierrouter.pools.pool import Endpoint, ModelSpec, Pool, read_api_key
 from hierrouter.questions.datasets import describe, load_queries

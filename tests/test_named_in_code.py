@@ -80,4 +80,4 @@ def test_a_wrong_name_is_noticed() -> None:
     ]
     assert not any(exists(name) for name in names)
     assert exists("hierrouter.replay.states.STATE_VIEWS")
-    assert exists("hierrouter.learning.training.Origin.view")
+    assert exists("hierrouter.learning.router.Origin.view")

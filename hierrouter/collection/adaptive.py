@@ -27,7 +27,7 @@ from hierrouter.engines.encoders import default_encoder, load_encoder
 from hierrouter.evaluation import bounds
 from hierrouter.evaluation.intervals import reward_interval
 from hierrouter.learning.config import Objective, ValueConfig
-from hierrouter.learning.value import training_queries
+from hierrouter.learning.router import training_queries
 from hierrouter.pools.pool import Pool
 from hierrouter.questions.query import Query
 from hierrouter.replay.open_tree import OpenTree

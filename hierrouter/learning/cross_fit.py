@@ -78,18 +78,19 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.own_algorithm import OwnAlgorithm
 from hierrouter.learning.policy_classes import sums_by_group
-from hierrouter.learning.router import PolicyFamily
-from hierrouter.learning.sweep import MEASURED_ALPHAS, FixedChoices, TrainedSweep, train_sweep
-from hierrouter.learning.training import (
+from hierrouter.learning.router import (
     MAX_QUERIES_NEEDED,
     WORTHWHILE_GAIN,
     Constant,
     Ladder,
+    PolicyFamily,
     TrainedRouter,
     choosing_fold,
-    train,
+    training_queries,
 )
-from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, query_digests, training_queries
+from hierrouter.learning.sweep import MEASURED_ALPHAS, FixedChoices, TrainedSweep, train_sweep
+from hierrouter.learning.training import train
+from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT, query_digests
 from hierrouter_cache.tree import RouteTree, net_reward
 
 # Rates at which gains are tested, one-sided: of both looks together, and of the first one.

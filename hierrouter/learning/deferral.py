@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from hierrouter.evaluation.deferral import DeferralPoint, DeferringPolicy, best_point, point_within
 from hierrouter.evaluation.outcome import Outcome, continuation_probability, greedy, single_calls
-from hierrouter.learning.router import StateBatch
-from hierrouter.learning.training import TrainedRouter, choosing_fold, training_folds
+from hierrouter.learning.router import StateBatch, TrainedRouter, choosing_fold, training_folds
 from hierrouter_cache.errors import InputError, suggestion
 from hierrouter_cache.tree import RouteTree
 

@@ -619,7 +619,7 @@ class TrainingFold:
 def fold_pair(
     trees: tuple[RouteTree, RouteTree], objective: Objective
 ) -> tuple[TrainingFold, TrainingFold]:
-    """The folds of `training.training_folds` as tensors; one fold twice if one tree is both."""
+    """The folds of `router.training_folds` as tensors; one fold twice if one tree is both."""
     learn_from, choose_on = trees
     fold = TrainingFold.of(learn_from, objective)
     if choose_on is learn_from:

@@ -42,15 +42,14 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.forward import softmax_policy
 from hierrouter.learning.resumption import prefix, select
-from hierrouter.learning.router import PolicyFamily, RewardPolicy, StateBatch, nearest_alpha
-from hierrouter.learning.value import (
-    ValueModel,
-    ValueRouter,
-    fit,
-    learned_rows,
-    query_digests,
+from hierrouter.learning.router import (
+    PolicyFamily,
+    RewardPolicy,
+    StateBatch,
+    nearest_alpha,
     training_queries,
 )
+from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_rows, query_digests
 from hierrouter.tables import safe_text
 from hierrouter_cache.tree import RouteTree, net_reward
 

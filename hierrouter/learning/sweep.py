@@ -23,15 +23,16 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.forward import NetworkGrid
 from hierrouter.learning.resumption import Resumption, TrainingState
-from hierrouter.learning.router import PolicyFamily, nearest_alpha
-from hierrouter.learning.training import (
+from hierrouter.learning.router import (
     Constant,
     Ladder,
     Origin,
+    PolicyFamily,
     TrainedRouter,
-    fit_family,
+    nearest_alpha,
     training_folds,
 )
+from hierrouter.learning.training import fit_family
 from hierrouter.learning.value import BEYOND_LAST_BREAK_POINT
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.tables import money

@@ -42,9 +42,7 @@ from hierrouter.learning.calibration import Calibration
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax_policy
 from hierrouter.learning.resumption import prefix
-from hierrouter.learning.router import PolicyFamily, RewardPolicy, StateBatch
-from hierrouter.replay.opening import LEARNED_FROM
-from hierrouter_cache.errors import InputError
+from hierrouter.learning.router import PolicyFamily, RewardPolicy, StateBatch, training_queries
 from hierrouter_cache.layout import NOT_OFFERED
 from hierrouter_cache.tree import RouteTree
 
@@ -1042,18 +1040,6 @@ def _fit_routes(
             without_query=np.empty((0, len(regression.added)), np.float32),
         )
     return tuple(regressions[position] for position in range(total))
-
-
-def training_queries(tree: RouteTree) -> RouteTree:
-    """The queries of the folds "train" and "validation".
-
-    Raises:
-        InputError: there are none.
-    """
-    rows = np.flatnonzero(np.isin(tree.splits, LEARNED_FROM))
-    if not len(rows):
-        raise InputError("no query to train on: the train fold is empty; add queries")
-    return tree.select(rows)
 
 
 def _distinct_vectors(vectors: Array, row: Integers) -> Array:

@@ -56,7 +56,7 @@ from hierrouter_cache.tree import RouteTree, net_reward
 from hierrouter_cache.walk import log_holes
 
 if TYPE_CHECKING:
-    from hierrouter.learning.training import TrainedRouter
+    from hierrouter.learning.router import TrainedRouter
     from hierrouter.reports.jobs import Explain
 
 REGRET_TOLERANCE = 1e-9  # a regret up to it is rounding

@@ -35,8 +35,8 @@ from hierrouter.evaluation.outcome import (
     single_calls,
 )
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings
+from hierrouter.learning.router import TrainedRouter, training_remarks
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.replay.inspection import data_notes
 from hierrouter.replay.tree import Texts, Tree, load_texts

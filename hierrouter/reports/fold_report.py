@@ -40,8 +40,8 @@ from hierrouter.evaluation.outcome import (
 from hierrouter.evaluation.policies import OwnPolicy, policy_endings, require_distinct_names
 from hierrouter.learning.config import Objective, training_title
 from hierrouter.learning.deferral import Deferral, calibrate, direct_call
+from hierrouter.learning.router import Origin, TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import Origin, TrainedRouter
 from hierrouter.replay.inspection import cost_notes, data_notes
 from hierrouter.replay.tree import Tree, first_call_confidence
 from hierrouter.reports.build import add_depths, build_report

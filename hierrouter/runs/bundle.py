@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hierrouter.engines.generator import Engines
-from hierrouter.learning.training import Origin
+from hierrouter.learning.router import Origin
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import (
     IMPORTED,

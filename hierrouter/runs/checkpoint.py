@@ -28,9 +28,16 @@ from hierrouter.learning.config import NetworkConfig, Objective, config_class
 from hierrouter.learning.forward import NetworkGrid, NetworkRouter, RouterShape, TrainedNetwork
 from hierrouter.learning.policy_classes import MeanModel, RouteTable, TableGrid, TableRouter
 from hierrouter.learning.resumption import prefix, select
-from hierrouter.learning.router import LearnedPolicy, PolicyFamily
+from hierrouter.learning.router import (
+    Constant,
+    Ladder,
+    LearnedPolicy,
+    Origin,
+    PolicyFamily,
+    TrainedRouter,
+    requested_config,
+)
 from hierrouter.learning.sweep import FixedChoices, Policy, TrainedSweep
-from hierrouter.learning.training import Constant, Ladder, Origin, TrainedRouter, requested_config
 from hierrouter.learning.value import ValueModel
 from hierrouter.runs import folders
 from hierrouter_cache.errors import InputError, open_plain

@@ -27,7 +27,7 @@ from hierrouter_cache.tree import RouteTree, net_reward
 if TYPE_CHECKING:
     import pandas
 
-    from hierrouter.learning.training import TrainedRouter
+    from hierrouter.learning.router import TrainedRouter
 
 DEFAULT_FOLD = "validation"
 

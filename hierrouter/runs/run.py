@@ -15,8 +15,8 @@ from hierrouter.evaluation.bounds import best_direct_call, best_fixed_route, gap
 from hierrouter.evaluation.intervals import Judge, Judgement, reward_interval
 from hierrouter.evaluation.outcome import Actions, Outcome
 from hierrouter.learning.config import Objective, TrainConfig, evaluated_epochs
+from hierrouter.learning.router import TrainedRouter, choosing_fold
 from hierrouter.learning.sweep import Policy, TrainedSweep
-from hierrouter.learning.training import TrainedRouter, choosing_fold
 from hierrouter.runs import checkpoint, folders
 from hierrouter.runs.checkpoint import load_seeds, member_folder
 from hierrouter.runs.saved_states import epoch_folders

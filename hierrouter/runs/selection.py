@@ -9,8 +9,8 @@ from typing import Any
 from hierrouter import __version__
 from hierrouter.learning.config import Objective
 from hierrouter.learning.cross_fit import sweep_with_fallback
+from hierrouter.learning.router import TrainedRouter, training_remarks
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_ALPHA
 from hierrouter.pools.pool import price_table
 from hierrouter.replay.open_tree import OpenTree

@@ -40,14 +40,9 @@ from hierrouter.learning.cross_fit import (
 )
 from hierrouter.learning.own_algorithm import OwnAlgorithm, require_given
 from hierrouter.learning.resumption import Resumption
+from hierrouter.learning.router import Origin, TrainedRouter, choosing_fold, requested_config
 from hierrouter.learning.sweep import Policy, TrainedSweep, alpha_grid, meet_budget, train_sweep
-from hierrouter.learning.training import (
-    Origin,
-    TrainedRouter,
-    choosing_fold,
-    requested_config,
-    train,
-)
+from hierrouter.learning.training import train
 from hierrouter.replay.opening import LEARNED_FROM, few_queries_note, training_tree
 from hierrouter.replay.tree import Tree
 from hierrouter.runs import checkpoint, folders
@@ -582,7 +577,7 @@ def require_possible(tree: RouteTree, budget: float | None, objective: Objective
     Raises:
         InputError: it is too small; the message says which budgets are possible.
     """
-    from hierrouter.learning.value import training_queries
+    from hierrouter.learning.router import training_queries
 
     if budget is not None:
         optimum_at_mean_cost(training_queries(tree), budget, objective.ends_early)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hierrouter.engines.bills import MAX_TOKEN_COUNT
 from hierrouter.engines.generator import CallOptions, Confidence, Response
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.questions.query import MAX_GROUP_NAME
 from hierrouter.serving.decisions import Decision, LivePolicy
 from hierrouter.serving.messages import Unroutable, group_in_header, text_and_images

@@ -16,8 +16,8 @@ from hierrouter.engines.encoders import Encoder, EndpointEncoder
 from hierrouter.engines.generator import Response
 from hierrouter.evaluation.outcome import Actions, greedy
 from hierrouter.learning.deferral import Deferral
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import Policy
-from hierrouter.learning.training import TrainedRouter
 from hierrouter.pools.pool import ModelSpec
 from hierrouter.replay.states import (
     SIGNALS,

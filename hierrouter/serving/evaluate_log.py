@@ -21,7 +21,7 @@ from hierrouter.serving.open_router import OnStage, ignore_stage
 from hierrouter_cache.errors import InputError
 
 if TYPE_CHECKING:
-    from hierrouter.learning.training import TrainedRouter
+    from hierrouter.learning.router import TrainedRouter
     from hierrouter.serving.logs import LogShape
     from hierrouter.serving.off_policy import Result
 
@@ -47,7 +47,7 @@ class OffPolicy:
         from hierrouter import __version__
         from hierrouter.engines.encoder_names import with_commit
         from hierrouter.engines.encoders import load_encoder
-        from hierrouter.learning.training import training_remarks
+        from hierrouter.learning.router import training_remarks
         from hierrouter.runs.bundle import encoder_commit
         from hierrouter.serving.logs import read_log
         from hierrouter.serving.off_policy import value_from_log

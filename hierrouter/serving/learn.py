@@ -11,7 +11,7 @@ from typing import Any
 from hierrouter.declarations.declaration import OnNote, ignore_note
 from hierrouter.engines.encoder_names import with_commit
 from hierrouter.evaluation.intervals import reward_interval
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.questions.answers import agreement_key
 from hierrouter.questions.datasets import sample, with_folds
 from hierrouter.questions.files import json_lines

@@ -17,7 +17,7 @@ from hierrouter.declarations.declaration import OnNote, ignore_note
 from hierrouter.engines.encoders import Encoder
 from hierrouter.engines.generator import Confidence, Response
 from hierrouter.evaluation.outcome import Actions, greedy
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.questions.files import parse_object, raw_lines
 from hierrouter.replay.states import numbers_kind, state_texts
 from hierrouter.serving.decisions import live_numbers

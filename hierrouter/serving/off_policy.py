@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hierrouter.engines.encoders import Encoder, load_encoder
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.serving import estimators
 from hierrouter.serving.logs import Episode, Spending, log_and_states
 from hierrouter.tables import Column, Line, Table, finite_or_none, interval, json_text

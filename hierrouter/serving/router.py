@@ -42,8 +42,8 @@ from hierrouter.engines.generator import (
 )
 from hierrouter.engines.identity import endpoint_of
 from hierrouter.learning.deferral import calibrate
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import Policy
-from hierrouter.learning.training import TrainedRouter
 from hierrouter.pools.pool import IMPORTED, KEEP_THOUGHTS, OPENAI, ModelSpec, Pool
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.runs import bundle

@@ -26,8 +26,8 @@ from hierrouter.learning.config import (
     preset,
 )
 from hierrouter.learning.cross_fit import Repetition
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter
 from hierrouter.reports import comparison
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.explain import list_routes

@@ -33,7 +33,7 @@ from hierrouter.learning.baselines.arms import (
 )
 from hierrouter.learning.baselines.registry import OwnBaseline, one_thread
 from hierrouter.learning.config import Objective
-from hierrouter.learning.training import TrainedRouter, training_remarks
+from hierrouter.learning.router import TrainedRouter, training_remarks
 from hierrouter.paper import PAPER_SEED
 from hierrouter.replay.inspection import data_notes
 from hierrouter_cache.errors import InputError

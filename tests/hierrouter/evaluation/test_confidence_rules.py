@@ -13,7 +13,8 @@ from hierrouter.evaluation import bounds, confidence_rules
 from hierrouter.evaluation.intervals import SHARES, interval, share_interval
 from hierrouter.evaluation.outcome import Actions
 from hierrouter.learning.config import Objective
-from hierrouter.learning.training import Constant, train
+from hierrouter.learning.router import Constant
+from hierrouter.learning.training import train
 from hierrouter.replay.tree import first_call_confidence
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import report_on_fold

@@ -16,8 +16,8 @@ from hierrouter.learning.cross_fit import sweep_with_fallback
 from hierrouter.learning.forward import NetworkGrid, NetworkRouter, TrainedNetwork
 from hierrouter.learning.network import TrainingFold
 from hierrouter.learning.resumption import Resumption, TrainingState
+from hierrouter.learning.router import Origin, training_folds
 from hierrouter.learning.sweep import TrainedSweep, alpha_grid, train_sweep
-from hierrouter.learning.training import Origin, training_folds
 from hierrouter.runs.saved_states import TrainingProgress
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.tree import RouteTree

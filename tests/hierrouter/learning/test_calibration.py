@@ -13,7 +13,8 @@ from hierrouter.evaluation.bounds import greedy_decisions
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.calibration import LEAST_PROBABILITY, Calibration
 from hierrouter.learning.config import Objective, RidgeConfig, TrainConfig
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.router import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueRouter
 from hierrouter.runs.checkpoint import load_checkpoint, read_tensors, save_checkpoint, write_tensors
 from hierrouter.runs.folders import WEIGHTS

@@ -26,8 +26,8 @@ from hierrouter.learning.cross_fit import (
     train_best,
     with_fallback,
 )
-from hierrouter.learning.training import Constant, TrainedRouter, train
-from hierrouter.learning.value import training_queries
+from hierrouter.learning.router import Constant, TrainedRouter, training_queries
+from hierrouter.learning.training import train
 from hierrouter.runs.checkpoint import load_checkpoint, load_finished, save_checkpoint
 from hierrouter.runs.training import RunCallbacks, Training, load_or_train
 from hierrouter_cache.layout import Layout

@@ -17,7 +17,8 @@ from hierrouter.learning.network import (
     best_iterate,
     shape_for,
 )
-from hierrouter.learning.training import train, training_folds
+from hierrouter.learning.router import training_folds
+from hierrouter.learning.training import train
 from hierrouter.replay.env import ReplayEnv
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.learning.trainings import EXACT_GLIMPSE, small_tree

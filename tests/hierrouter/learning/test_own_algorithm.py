@@ -20,7 +20,8 @@ from hierrouter.evaluation.bounds import best_fixed_route, oracle
 from hierrouter.learning.config import Objective, TianshouConfig, training_config
 from hierrouter.learning.own_algorithm import own_algorithm, require_given
 from hierrouter.learning.own_learner import AlgorithmParts, StateActor
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.router import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter.runs.checkpoint import load_checkpoint, read_tensors, save_checkpoint
 from hierrouter.runs.folders import WEIGHTS
 from hierrouter.runs.run import history_table

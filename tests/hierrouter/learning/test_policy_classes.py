@@ -17,8 +17,9 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
 from hierrouter.learning.policy_classes import MeanRouter, RouteTable, TableRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import train_sweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.learning.value import query_digests
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.errors import InputError

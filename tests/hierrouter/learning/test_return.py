@@ -10,8 +10,9 @@ from hierrouter.evaluation.bounds import best_fixed_route
 from hierrouter.evaluation.outcome import single_calls
 from hierrouter.learning.config import ExactConfig, Objective, PPOConfig, TrainConfig
 from hierrouter.learning.deferral import calibrate, gain_of_going_on
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import train_sweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.runs import checkpoint
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.errors import InputError

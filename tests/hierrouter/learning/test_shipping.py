@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hierrouter.evaluation.outcome import Actions, fixed_route
 from hierrouter.learning.config import ExactConfig, Objective, TrainConfig
 from hierrouter.learning.cross_fit import Repetition, sweep_with_fallback, with_fallback
+from hierrouter.learning.router import MAX_QUERIES_NEEDED, Constant, TrainedRouter, training_queries
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
-from hierrouter.learning.training import MAX_QUERIES_NEEDED, Constant, TrainedRouter, train
-from hierrouter.learning.value import training_queries
+from hierrouter.learning.training import train
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.layout import Layout
 from hierrouter_cache.tree import RouteTree

@@ -14,8 +14,9 @@ from hierrouter.evaluation.bounds import oracle
 from hierrouter.evaluation.budget import optimum_at_mean_cost
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.cross_fit import sweep_with_fallback
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import Frontier, TrainedSweep, alpha_grid, meet_budget, train_sweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.runs import checkpoint
 from hierrouter.runs.checkpoint import load_sweep, member_folder, save_checkpoint
 from hierrouter.runs.folders import read_record

@@ -35,8 +35,9 @@ from hierrouter.learning.config import (
 )
 from hierrouter.learning.forward import STATES_PER_PASS
 from hierrouter.learning.network import RouterNetwork, TrainingFold, evaluate_in_chunks, state_table
+from hierrouter.learning.router import Constant, TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import Constant, TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NEWEST, Layout

@@ -14,10 +14,10 @@ from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_fixed_route, orac
 from hierrouter.evaluation.outcome import Actions, LegalActions, reach_probability
 from hierrouter.learning import value
 from hierrouter.learning.config import ExactConfig, Objective, RidgeConfig, TrainConfig, ValueConfig
-from hierrouter.learning.router import StateBatch
+from hierrouter.learning.router import StateBatch, TrainedRouter, training_queries
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter, train
-from hierrouter.learning.value import ValueModel, ValueRouter, fit, training_queries
+from hierrouter.learning.training import train
+from hierrouter.learning.value import ValueModel, ValueRouter, fit
 from hierrouter.replay.opening import LEARNED_FROM
 from hierrouter.runs.checkpoint import load_checkpoint, save_checkpoint
 from hierrouter_cache.layout import NEWEST, Layout

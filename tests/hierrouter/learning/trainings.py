@@ -15,8 +15,9 @@ from hierrouter.learning.config import (
     ignore_epoch,
 )
 from hierrouter.learning.cross_fit import Repetition
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.runs.checkpoint import member_folder, policy_record, save_checkpoint
 from hierrouter.runs.folders import WEIGHTS, Record, file_digest, finish_run
 from hierrouter.runs.training import Training

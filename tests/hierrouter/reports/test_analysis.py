@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hierrouter.learning.config import ExactConfig, Objective
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.router import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter.reports.build import add_depths
 from hierrouter.reports.estimates import Bootstrap, EstimateTable, Row, pivot
 from hierrouter.reports.fold_report import report_on_fold

@@ -21,7 +21,8 @@ from hierrouter.learning.config import (
     ValueConfig,
 )
 from hierrouter.learning.policy_classes import TableRouter
-from hierrouter.learning.training import Constant, TrainedRouter, train
+from hierrouter.learning.router import Constant, TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter.replay.inspection import ask_cache
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Texts

@@ -17,8 +17,9 @@ from hierrouter.evaluation import bounds
 from hierrouter.evaluation.bounds import split_regret
 from hierrouter.evaluation.outcome import RouteMeans, fixed_routes, is_plain, single_calls
 from hierrouter.learning.config import Objective
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Texts
 from hierrouter.reports import explore

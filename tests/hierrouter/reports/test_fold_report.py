@@ -20,8 +20,9 @@ from hierrouter.learning.config import (
     ValueConfig,
 )
 from hierrouter.learning.deferral import calibrate
+from hierrouter.learning.router import Constant, TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep, train_sweep
-from hierrouter.learning.training import Constant, TrainedRouter, train
+from hierrouter.learning.training import train
 from hierrouter.replay.inspection import cost_notes
 from hierrouter.reports.estimates import Bootstrap
 from hierrouter.reports.fold_report import DeferralTarget, report_on_fold

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from hierrouter.learning.config import PPOConfig, TrainConfig
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter
 from hierrouter.runs import checkpoint
 from hierrouter.runs.checkpoint import (
     HEADER_KEY,

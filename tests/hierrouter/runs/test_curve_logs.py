@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hierrouter.declarations import flags
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.runs import curve_logs, saved_states
 from hierrouter.runs.checkpoint import load_checkpoint
 from hierrouter.runs.curve_logs import OPENERS, flatten, open_logs, require_installed

@@ -10,8 +10,8 @@ import pytest
 
 from hierrouter.learning.config import NetworkConfig, TrainConfig, preset
 from hierrouter.learning.forward import NetworkGrid, sweep_rows
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.sweep import TrainedSweep
-from hierrouter.learning.training import TrainedRouter
 from hierrouter.runs.checkpoint import load_checkpoint, member_folder, read_tensors
 from hierrouter.runs.folders import (
     CHECKPOINTS,

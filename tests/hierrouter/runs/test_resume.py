@@ -16,7 +16,8 @@ import pytest
 
 from hierrouter.learning.config import NetworkConfig, Objective, TrainConfig
 from hierrouter.learning.resumption import Resumption, TrainingState
-from hierrouter.learning.training import Origin, TrainedRouter, train
+from hierrouter.learning.router import Origin, TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter.runs import saved_states
 from hierrouter.runs.checkpoint import load_finished, read_tensors, training_identity, write_tensors
 from hierrouter.runs.folders import (

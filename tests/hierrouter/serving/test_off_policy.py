@@ -17,7 +17,8 @@ from benchmarks.off_policy import lines_of as episodes_of
 from hierrouter.engines.encoders import HashedNgrams
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective, training_config
-from hierrouter.learning.training import TrainedRouter, train
+from hierrouter.learning.router import TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter.questions.answers import token_f1
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Texts, Tree, load_texts

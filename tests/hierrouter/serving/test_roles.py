@@ -13,7 +13,7 @@ from hierrouter.collection.scheduler import fill_cache
 from hierrouter.evaluation.confidence_rules import fit_rule
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective, training_config
-from hierrouter.learning.training import TrainedRouter
+from hierrouter.learning.router import TrainedRouter
 from hierrouter.pools.files import parse_pool, with_draws
 from hierrouter.questions.datasets import load_queries
 from hierrouter.replay.env import ReplayEnv

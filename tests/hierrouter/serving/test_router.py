@@ -19,7 +19,8 @@ import pytest
 from hierrouter.engines.generator import Answer, Failure
 from hierrouter.evaluation.outcome import greedy
 from hierrouter.learning.config import Objective, training_config
-from hierrouter.learning.training import Constant, TrainedRouter, train
+from hierrouter.learning.router import Constant, TrainedRouter
+from hierrouter.learning.training import train
 from hierrouter.replay.env import ReplayEnv
 from hierrouter.replay.open_tree import OpenTree
 from hierrouter.replay.tree import Tree, load_texts
