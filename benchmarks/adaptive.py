@@ -34,9 +34,9 @@ from hierrouter.evaluation.bounds import best_ending, oracle
 from hierrouter.evaluation.intervals import interval
 from hierrouter.evaluation.outcome import fixed_route
 from hierrouter.learning.config import Objective, ValueConfig
+from hierrouter.learning.regression import TextProjection
 from hierrouter.learning.router import training_queries
 from hierrouter.learning.sweep import train_sweep
-from hierrouter.learning.value import TextProjection
 from hierrouter.pools.files import stored_pool
 from hierrouter.pools.pool import Identity, ModelSpec
 from hierrouter.replay.open_tree import OpenTree

@@ -343,7 +343,7 @@ class ValueConfig(TrainConfig):
         queries: queries to learn from, at most.
         landmarks: queries among them that span the kernel, at most.
         components: main directions of a text's vectors that are read, at most.
-        kernels: numbers of the kernels to choose from, see `hierrouter.learning.value.KERNELS`.
+        kernels: numbers of the kernels to choose from, see `regression.KERNELS`.
     """
 
     learner: ClassVar[str] = "value"

@@ -11,8 +11,8 @@ from scipy.special import expit, logit
 
 from hierrouter.evaluation.bounds import greedy_decisions
 from hierrouter.evaluation.outcome import greedy
-from hierrouter.learning.calibration import LEAST_PROBABILITY, Calibration
 from hierrouter.learning.config import Objective, RidgeConfig, TrainConfig
+from hierrouter.learning.regression import LEAST_PROBABILITY, Calibration
 from hierrouter.learning.router import TrainedRouter
 from hierrouter.learning.training import train
 from hierrouter.learning.value import ValueRouter

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from hierrouter.evaluation.bounds import REWARD_ROUNDING, best_fixed_route, oracle
 from hierrouter.evaluation.outcome import Actions, LegalActions, reach_probability
-from hierrouter.learning import value
+from hierrouter.learning import regression, value
 from hierrouter.learning.config import ExactConfig, Objective, RidgeConfig, TrainConfig, ValueConfig
 from hierrouter.learning.router import StateBatch, TrainedRouter, training_queries
 from hierrouter.learning.sweep import TrainedSweep
@@ -513,20 +513,23 @@ def test_routes_of_few_questions_share_a_regression() -> None:
 def test_a_row_without_its_query_is_predicted_by_a_fit_on_the_other_queries() -> None:
     rng = np.random.default_rng(0)
     query = np.repeat(np.arange(12), [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3])
-    inputs = value.KernelInputs(
+    inputs = regression.KernelInputs(
         rng.normal(size=(24, 3)).astype(np.float32), np.empty((24, 0), np.float32)
     )
     weights = rng.uniform(0.2, 1.0, 24)
     outputs = rng.normal(size=(24, 2))
     landmarks = inputs.select(np.arange(0, 24, 3))
-    groups = value._RowGroups(query, weights)
-    regression = value._GroupedRegression(inputs, 0, landmarks, groups)
-    _, _, fitted = regression.fit(outputs, 0.3)
-    without = regression.without_self(outputs, fitted, 0.3)
+    groups = regression.RowGroups(query, weights)
+    grouped = regression._GroupedRegression(inputs, 0, landmarks, groups)
+    _, _, fitted = grouped.fit(outputs, 0.3)
+    without = grouped.without_self(outputs, fitted, 0.3)
     for left_out in range(12):
         others = np.flatnonzero(query != left_out)
-        rest = value._GroupedRegression(
-            inputs.select(others), 0, landmarks, value._RowGroups(query[others], weights[others])
+        rest = regression._GroupedRegression(
+            inputs.select(others),
+            0,
+            landmarks,
+            regression.RowGroups(query[others], weights[others]),
         )
         slopes, constant, _ = rest.fit(outputs[others], 0.3)
         own = np.flatnonzero(query == left_out)
