@@ -109,7 +109,9 @@ class Case:
     @property
     def kind(self) -> str:
         """The way in which the router was learned."""
-        return self.trained.origin.config.algo if self.trained else "none"
+        if self.trained is None:
+            return "none"
+        return "best" if self.trained.ladder else self.trained.origin.config.algo
 
 
 def draw_case(seed: int) -> Case:
