@@ -42,14 +42,15 @@ def test_the_worst_of_validation_are_listed_and_can_be_shown(work: Place) -> Non
     assert "< HierRouter" in text and f"{first['regret']:.4f}" in text
 
 
-def test_the_routes_of_a_table_are_listed(work: Place) -> None:
-    work.does("train --algo groups --alpha 0.4 --keep-anyway --out runs/table")
-    told = work.tells("explain --routes --checkpoint runs/table")
+def test_the_routes_of_a_table_are_listed(work: Place, tmp_path: Path) -> None:
+    here = work.copy(tmp_path / "here")  # where its run may be the latest
+    here.does("train --algo groups --alpha 0.4 --keep-anyway --out runs/table")
+    told = here.tells("explain --routes --checkpoint runs/table")
     assert {*told} == {"alpha", "routes"}
-    text = work.does("explain --routes --checkpoint runs/table").stdout
+    text = here.does("explain --routes --checkpoint runs/table").stdout
     for route in told["routes"]:
         assert route["route"] in text and f"{route['reward']:.4f}" in text
-    said = work.refuses("explain --routes --checkpoint runs/train")
+    said = here.refuses("explain --routes --checkpoint runs/train")
     assert "--algo exact decides question by question" in said
 
 
