@@ -196,8 +196,8 @@ class PPOConfig(NetworkConfig):
 
     Attributes:
         warm_start: epochs of learning by enumeration, see `hierrouter.learning.exact`, before the
-            first iteration; not the paper's, which has 0. Only iterates after at least one epoch of
-            PPO can be chosen.
+            first iteration, with the learning rate of `ExactConfig`; not the paper's, which has 0.
+            Only iterates after at least one epoch of PPO can be chosen.
         iterations: iterations per epoch.
         rollouts: episodes per iteration.
         minibatches: parts into which an iteration's transitions are cut.
@@ -441,9 +441,9 @@ class BestConfig(TrainConfig):
 TREE_PPO = PPOConfig(
     epochs=10,
     patience=5,
-    learning_rate=2e-3,
+    learning_rate=5e-4,
     embedding_noise=1.5,
-    warm_start=8,
+    warm_start=16,
     advantages=EXACT_ADVANTAGES,
     entropy_coefficient=0.05,
 )

@@ -732,7 +732,6 @@ class PPOLearner:
             return
         enumeration = ExactConfig(
             epochs=config.warm_start,
-            learning_rate=config.learning_rate,
             adam_eps=config.adam_eps,
             embedding_noise=config.embedding_noise,
             standardise_reward=config.standardise_reward,

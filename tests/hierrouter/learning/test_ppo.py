@@ -367,10 +367,7 @@ def test_a_warm_start_is_a_training_by_enumeration_before_the_first_episode(
     [update] = recording(tree, objective, config).updates
     fold = TrainingFold.of(tree.split("train"), objective)
     enumeration = ExactConfig(
-        epochs=2,
-        learning_rate=config.learning_rate,
-        adam_eps=config.adam_eps,
-        embedding_noise=config.embedding_noise,
+        epochs=2, adam_eps=config.adam_eps, embedding_noise=config.embedding_noise
     )
     with reproducible(SEED):
         router = RouterNetwork(shape_for(fold.tree, fold.actions, config))
