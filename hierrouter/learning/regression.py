@@ -149,6 +149,43 @@ class Regression:
     added: Array
     temperature: Array
 
+    def fits(self, components: int, numbers: int, choices: int, knots: int) -> bool:
+        """Whether its parts fit each other, and what it reads and predicts.
+
+        Args:
+            components: of all texts.
+            numbers: of a state, C so far aside.
+            choices: a.
+            knots: K.
+        """
+        (count,) = self.columns.shape
+        landmarks = len(self.weight)
+        outputs = choices * knots * PREDICTED
+        return all(
+            [
+                self.kernel.dtype == self.columns.dtype == np.int64,
+                self.kernel.shape == (1,) and int(self.kernel[0]) in range(len(KERNELS)),
+                self.texts.shape == (landmarks, components),
+                self.ranks.shape == (landmarks, count),
+                self.quantiles.shape == (count, QUANTILE_COUNT),
+                all(0 <= column <= numbers for column in self.columns),
+                self.weight.shape == (landmarks, outputs),
+                self.added.shape == (outputs,),
+                self.temperature.shape == (knots,),
+                bool((self.temperature > 0).all()),
+            ]
+        )
+
+    def fits_queries(self, queries: int, states: int, choices: int) -> bool:
+        """Whether what it knows of queries fits a model; this one knows nothing of them.
+
+        Args:
+            queries: number of those that were learned from.
+            states: S, of each.
+            choices: a.
+        """
+        return True
+
     def inputs(self, texts: Array, numbers: Array) -> KernelInputs:
         """The inputs of the kernel; the arguments are those of `predict`."""
         return KernelInputs(texts, rank_among(numbers[:, self.columns], self.quantiles))

@@ -44,9 +44,7 @@ from hierrouter.evaluation.outcome import (
 from hierrouter.learning.config import Objective, ValueConfig
 from hierrouter.learning.forward import softmax_policy
 from hierrouter.learning.regression import (
-    KERNELS,
     PREDICTED,
-    QUANTILE_COUNT,
     Calibration,
     Regression,
     RowGroups,
@@ -85,6 +83,15 @@ class StateRegression(Regression):
 
     leverage: Array
 
+    def fits_queries(self, queries: int, states: int, choices: int) -> bool:
+        """Whether its leverage fits a model, see `Regression.fits_queries`."""
+        leverage = self.leverage
+        return (
+            len(leverage) == queries
+            and leverage.shape[1:] in ((1,), (choices,))
+            and bool(((leverage >= 0) & (leverage < 1)).all())
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class RouteRegression(Regression):
@@ -99,6 +106,36 @@ class RouteRegression(Regression):
 
     owner: Integers
     without_query: Array
+
+    def fits_queries(self, queries: int, states: int, choices: int) -> bool:
+        """Whether its rows fit a model, see `Regression.fits_queries`."""
+        owner = self.owner
+        if owner.dtype != np.int64 or owner.ndim != 2 or owner.shape[1] != 2:
+            return False
+        return (
+            bool(((owner >= 0) & (owner < [queries, states])).all())
+            and bool((np.diff(owner @ [states, 1]) > 0).all())
+            and self.without_query.shape == (len(owner), len(self.added))
+        )
+
+    def owned_rows(
+        self, learned: Integers, node: Integers, states: int
+    ) -> tuple[Integers, Integers]:
+        """Find the states that it learned from.
+
+        Args:
+            learned: int64[n], row of each query among those that were learned from, or -1.
+            node: int64[n].
+            states: S.
+
+        Returns:
+            int64[m], positions of these states; int64[m], their rows of `owner`.
+        """
+        keys = self.owner @ [states, 1]
+        wanted = learned * states + node
+        row = np.searchsorted(keys, wanted)
+        owned = np.flatnonzero((learned >= 0) & (np.append(keys, -1)[row] == wanted))
+        return owned, row[owned]
 
 
 Part = TypeVar("Part", TextProjection, StateRegression, RouteRegression)
@@ -161,8 +198,12 @@ class ValueModel(PolicyFamily):
         if not all(fits):
             raise ValueError("the parts of a value model do not fit")
         components = sum(text.basis.shape[1] for text in self.texts)
+        queries = len(self.learned)
         for choices, regression in zip(self.choices, self.positions, strict=True):
-            fits += self._fitting_parts(regression, len(choices), components)
+            fits += [
+                regression.fits(components, len(self.numbers), len(choices), len(self.knots)),
+                regression.fits_queries(queries, self.actions.states, len(choices)),
+            ]
         if not all(fits):
             raise ValueError("the parts of a value model do not fit")
 
@@ -250,43 +291,6 @@ class ValueModel(PolicyFamily):
         number = np.arange(self.actions.states) if self.number is None else self.number
         return _choices(self.actions, number, len(self.positions))
 
-    def _fitting_parts(self, regression: Regression, choices: int, components: int) -> list[bool]:
-        """Whether each part of a regression fits a state with this number of legal actions."""
-        (count,) = regression.columns.shape
-        landmarks = len(regression.weight)
-        outputs = choices * len(self.knots) * PREDICTED
-        fits = [
-            regression.kernel.dtype == regression.columns.dtype == np.int64,
-            regression.kernel.shape == (1,) and int(regression.kernel[0]) in range(len(KERNELS)),
-            regression.texts.shape == (landmarks, components),
-            regression.ranks.shape == (landmarks, count),
-            regression.quantiles.shape == (count, QUANTILE_COUNT),
-            all(0 <= column <= len(self.numbers) for column in regression.columns),
-            regression.weight.shape == (landmarks, outputs),
-            regression.added.shape == (outputs,),
-            regression.temperature.shape == (len(self.knots),),
-            bool((regression.temperature > 0).all()),
-        ]
-        if isinstance(regression, StateRegression):
-            leverage = regression.leverage
-            return [
-                *fits,
-                len(leverage) == len(self.learned),
-                leverage.shape[1:] in ((1,), (choices,)),
-                bool(((leverage >= 0) & (leverage < 1)).all()),
-            ]
-        assert isinstance(regression, RouteRegression)
-        owner = regression.owner
-        if owner.dtype != np.int64 or owner.ndim != 2 or owner.shape[1] != 2:
-            return [False]
-        place = owner @ [self.actions.states, 1]
-        return [
-            *fits,
-            bool(((owner >= 0) & (owner < [len(self.learned), self.actions.states])).all()),
-            bool((np.diff(place) > 0).all()),
-            regression.without_query.shape == (len(owner), outputs),
-        ]
-
     @property
     def dim(self) -> int:
         """Length of the embeddings that it reads."""
@@ -355,7 +359,7 @@ class ValueModel(PolicyFamily):
                 choices = self.choices[position]
                 texts, numbers = _state_inputs(tree, query, node, self.texts)
                 values = regression.predict(texts, numbers)
-                owned, row = self._owned_rows(regression, learned[query], node)
+                owned, row = regression.owned_rows(learned[query], node, self.actions.states)
                 values[owned] = regression.without_query[row]
                 predictions.append(
                     ChoicePredictions(
@@ -369,26 +373,6 @@ class ValueModel(PolicyFamily):
         self._cache.clear()
         self._cache[key] = predictions
         return predictions
-
-    def _owned_rows(
-        self, regression: RouteRegression, learned: Integers, node: Integers
-    ) -> tuple[Integers, Integers]:
-        """Find the states that a regression learned from.
-
-        Args:
-            regression: the regression.
-            learned: int64[n], row of each query among those that were learned from, or -1.
-            node: int64[n].
-
-        Returns:
-            int64[m], positions of these states; int64[m], their rows of the regression.
-        """
-        states = self.actions.states
-        keys = regression.owner @ [states, 1]
-        wanted = learned * states + node
-        row = np.searchsorted(keys, wanted)
-        owned = np.flatnonzero((learned >= 0) & (np.append(keys, -1)[row] == wanted))
-        return owned, row[owned]
 
     def _plain_predictions(self, tree: RouteTree) -> Array:
         """float32[queries, S, A, K, 3]: predictions of queries, as if all of them were new."""
