@@ -43,9 +43,11 @@ from hierrouter.learning.config import (
 from hierrouter.learning.forward import softmax_policy
 from hierrouter.learning.resumption import prefix, select
 from hierrouter.learning.router import (
+    Origin,
     PolicyFamily,
     RewardPolicy,
     StateBatch,
+    Tensors,
     nearest_alpha,
     training_queries,
 )
@@ -124,11 +126,7 @@ class RouteTable:
 
     @classmethod
     def from_object(
-        cls,
-        values: Mapping[str, Any],
-        tensors: Mapping[str, NDArray[Any]],
-        actions: Actions,
-        fingerprint: str,
+        cls, values: Mapping[str, Any], tensors: Tensors, actions: Actions, origin: Origin
     ) -> RouteTable:
         """Return the table that `as_object` and `tensors` describe.
 
@@ -136,7 +134,7 @@ class RouteTable:
             values: what `as_object` returned.
             tensors: what `tensors` returned.
             actions: what may be chosen.
-            fingerprint: of the tree it was learned from.
+            origin: of the table.
 
         Raises:
             ValueError, TypeError, KeyError: they describe none.
@@ -153,7 +151,7 @@ class RouteTable:
             actions=actions,
             alpha=alpha,
             pooling=pooling,
-            fingerprint=fingerprint,
+            fingerprint=origin.fingerprint,
             dim=values["dim"],
             names=names,
             **tensors,
@@ -168,7 +166,7 @@ class RouteTable:
             "pooling": self.pooling,
         }
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays, by name."""
         return {name: getattr(self, name) for name in TABLE_TENSORS}
 
@@ -297,7 +295,6 @@ class TableRouter(RewardPolicy):
     """
 
     kind: ClassVar[str] = "a table of routes"
-    can_defer: ClassVar[bool] = False
 
     table: RouteTable
 
@@ -332,13 +329,9 @@ class TableRouter(RewardPolicy):
         """The table without its tensors, as JSON values."""
         return {"table": self.table.as_object()}
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays of the table, by name."""
         return self.table.tensors()
-
-    def has_learned(self, number: int) -> bool:
-        """False: it reads no number of a state."""
-        return False
 
     def probabilities(self, tree: RouteTree) -> Floats:
         """Compute float64[queries, S, A], one-hot: the action at every state.
@@ -456,7 +449,6 @@ class MeanRouter(RewardPolicy):
     """
 
     kind: ClassVar[str] = "a mean of policy classes"
-    can_defer: ClassVar[bool] = False
 
     values: tuple[ValueRouter, ...]
     tables: tuple[TableRouter, ...]
@@ -485,7 +477,7 @@ class MeanRouter(RewardPolicy):
         """What the tensors do not hold, as JSON values."""
         return self._family.as_object()
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays of all of them, by name."""
         return self._family.tensors()
 
@@ -577,10 +569,9 @@ class MeanModel(PolicyFamily):
     def from_object(
         cls,
         values: Mapping[str, Any],
-        tensors: Mapping[str, NDArray[Any]],
+        tensors: Tensors,
         actions: Actions,
-        rate: tuple[tuple[float, ...], ...],
-        fingerprint: str,
+        origin: Origin,
         count: int,
     ) -> MeanModel:
         """Return the classes that `as_object` and `tensors` describe.
@@ -589,8 +580,7 @@ class MeanModel(PolicyFamily):
             values: the mean that `as_object` returned.
             tensors: what `tensors` returned.
             actions: what may be chosen.
-            rate: M pairs, the prices they were learned under.
-            fingerprint: of the tree they were learned from.
+            origin: of the classes.
             count: number of alphas of the grid.
 
         Raises:
@@ -598,13 +588,13 @@ class MeanModel(PolicyFamily):
         """
         models = [
             ValueModel.from_object(
-                model, select(tensors, f"{VALUE_GROUP}{number}"), actions, rate, fingerprint
+                model, select(tensors, f"{VALUE_GROUP}{number}"), actions, origin
             )
             for number, model in enumerate(values["values"])
         ]
         grids = [
             TableGrid.from_object(
-                grid, select(tensors, f"{TABLE_GROUP}s{number}"), actions, fingerprint, count
+                grid, select(tensors, f"{TABLE_GROUP}s{number}"), actions, origin, count
             )
             for number, grid in enumerate(values["tables"])
         ]
@@ -621,9 +611,9 @@ class MeanModel(PolicyFamily):
             }
         }
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays of all classes, by name."""
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: Tensors = {}
         for number, model in enumerate(self.values):
             arrays.update(prefix(f"{VALUE_GROUP}{number}", model.tensors()))
         for number, grid in enumerate(self.tables):
@@ -692,9 +682,9 @@ class TableGrid(PolicyFamily):
     def from_object(
         cls,
         values: Sequence[Mapping[str, Any]],
-        tensors: Mapping[str, NDArray[Any]],
+        tensors: Tensors,
         actions: Actions,
-        fingerprint: str,
+        origin: Origin,
         count: int,
     ) -> TableGrid:
         """Return the tables that `as_object` and `tensors` describe.
@@ -703,7 +693,7 @@ class TableGrid(PolicyFamily):
             values: the tables that `as_object` returned.
             tensors: what `tensors` returned.
             actions: what may be chosen.
-            fingerprint: of the tree they were learned from.
+            origin: of the tables.
             count: number of tables.
 
         Raises:
@@ -713,7 +703,7 @@ class TableGrid(PolicyFamily):
             raise ValueError(f"{len(values)} tables")
         tables = [
             RouteTable.from_object(
-                table, select(tensors, f"{TABLE_GROUP}{number}"), actions, fingerprint
+                table, select(tensors, f"{TABLE_GROUP}{number}"), actions, origin
             )
             for number, table in enumerate(values)
         ]
@@ -723,9 +713,9 @@ class TableGrid(PolicyFamily):
         """The tables without their tensors, as JSON values."""
         return {"tables": [router.table.as_object() for router in self.tables]}
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays of all tables, by name."""
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: Tensors = {}
         for number, router in enumerate(self.tables):
             arrays.update(prefix(f"{TABLE_GROUP}{number}", router.tensors()))
         return arrays

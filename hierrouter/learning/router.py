@@ -31,6 +31,7 @@ from hierrouter_cache.errors import InputError
 from hierrouter_cache.layout import NEWEST, Layout
 from hierrouter_cache.tree import Rate, RouteTree
 
+Tensors = dict[str, NDArray[Any]]  # the arrays of a checkpoint, by name
 # The name of each policy class that was compared, and its mean gain; see `cross_fit.train_best`.
 Ladder = tuple[tuple[str, float], ...]
 WORTHWHILE_GAIN = 0.01  # a gain of R that a user would like to detect
@@ -69,7 +70,7 @@ class LearnedPolicy(Protocol):
 
     kind: ClassVar[str]
     holds_out: ClassVar[bool]
-    can_defer: ClassVar[bool]
+    can_defer: ClassVar[bool] = False
 
     @property
     def dim(self) -> int:
@@ -90,13 +91,13 @@ class LearnedPolicy(Protocol):
         """The entries of a checkpoint's description that tell it, as JSON values by name."""
         ...
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays of a checkpoint, by name."""
         ...
 
     def has_learned(self, number: int) -> bool:
-        """Whether one of the numbers of a state was present in training."""
-        ...
+        """Whether it reads one of the numbers of a state, which was present in training."""
+        return False
 
     def in_words(self, models: Sequence[str]) -> str:
         """The policy in a sentence, with these names of the actions; empty if it is too long."""
@@ -208,7 +209,7 @@ class PolicyFamily(Protocol):
         """The entries of a checkpoint's description that tell it, as JSON values by name."""
         ...
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays of a checkpoint, by name."""
         ...
 
@@ -639,7 +640,8 @@ class TrainedRouter:
 
     def lacks_group(self, group: str) -> bool:
         """Whether it has routes for groups of questions, and none for this one."""
-        return bool(self.known_groups) and not self.constant and group not in self.known_groups
+        groups = self.router.groups
+        return bool(groups) and not self.constant and group not in groups
 
     def fitted_to(self, tree: RouteTree) -> TrainedRouter:
         """Return the router that decides as this one on a tree with other routes of its actions.
@@ -728,19 +730,9 @@ class TrainedRouter:
         return self.router.holds_out
 
     @property
-    def reads_question(self) -> bool:
-        """Whether it reads the embedding of the question itself after answers, too."""
-        return self.router.reads_question
-
-    @property
     def table_in_words(self) -> str:
         """The routes that it takes, by group of questions; empty unless it is a table of routes."""
         return "" if self.constant else self.router.in_words(self.origin.models)
-
-    @property
-    def known_groups(self) -> tuple[str, ...]:
-        """The data sets or labels that it has routes for; empty if it does not read them."""
-        return self.router.groups
 
     def features(self, tree: RouteTree) -> NDArray[np.float64]:
         """Features of every state, for other models to learn from.
@@ -810,7 +802,7 @@ class TrainedRouter:
             costs: of each state C so far, in money.
             groups: data set or label of each question, "" if it is unknown; empty if none is known.
             roots: float32[n, dim], the vectors of each question before any answer, see
-                `reads_question`; None takes those of the states.
+                `LearnedPolicy.reads_question`; None takes those of the states.
         """
         embedding = np.asarray(embedding, np.float32)
         return StateBatch(
@@ -820,15 +812,6 @@ class TrainedRouter:
             groups=groups if len(groups) else ("",) * len(embedding),
             roots=embedding if roots is None else roots,
         )
-
-    def expected_each(self, states: StateBatch) -> NDArray[np.float64] | None:
-        """Expected quality and cost after each action at some live states.
-
-        Returns:
-            float64[n, A, 2]: Q, and C from the state on; NaN for an action that is not legal. None
-            for a network, which predicts neither.
-        """
-        return self.router.expected(states)
 
     def decide_each(self, states: StateBatch) -> NDArray[np.float64]:
         """The stochastic policy at some live states.

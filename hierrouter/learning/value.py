@@ -55,7 +55,14 @@ from hierrouter.learning.regression import (
     with_is_best,
 )
 from hierrouter.learning.resumption import prefix
-from hierrouter.learning.router import PolicyFamily, RewardPolicy, StateBatch, training_queries
+from hierrouter.learning.router import (
+    Origin,
+    PolicyFamily,
+    RewardPolicy,
+    StateBatch,
+    Tensors,
+    training_queries,
+)
 from hierrouter_cache.layout import NOT_OFFERED
 from hierrouter_cache.tree import RouteTree
 
@@ -209,12 +216,7 @@ class ValueModel(PolicyFamily):
 
     @classmethod
     def from_object(
-        cls,
-        values: Mapping[str, Any],
-        tensors: Mapping[str, NDArray[Any]],
-        actions: Actions,
-        rate: tuple[tuple[float, ...], ...],
-        fingerprint: str,
+        cls, values: Mapping[str, Any], tensors: Tensors, actions: Actions, origin: Origin
     ) -> ValueModel:
         """Return the model that `as_object` and `tensors` describe.
 
@@ -222,8 +224,7 @@ class ValueModel(PolicyFamily):
             values: what `as_object` returned.
             tensors: what `tensors` returned.
             actions: what may be chosen.
-            rate: M pairs, the prices it was learned under.
-            fingerprint: of the tree it was learned from.
+            origin: of the model.
 
         Raises:
             ValueError, TypeError, KeyError: they describe none.
@@ -256,8 +257,8 @@ class ValueModel(PolicyFamily):
         return cls(
             actions=actions,
             knots=knots,
-            rate=rate,
-            fingerprint=fingerprint,
+            rate=origin.rate,
+            fingerprint=origin.fingerprint,
             texts=parts(TextProjection, "text", values["texts"]),
             numbers=tensors["numbers"],
             positions=positions,
@@ -271,7 +272,7 @@ class ValueModel(PolicyFamily):
         calibration = [self.calibration.intercept, self.calibration.slope]
         return {"knots": self.knots, "texts": len(self.texts), "calibration": calibration}
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays, by name."""
         arrays = {"learned": self.learned, "numbers": self.numbers}
         if self.number is not None:  # a model of states has one regression for each
@@ -444,7 +445,7 @@ class ValueModel(PolicyFamily):
         return low, np.float32(position - low)
 
 
-def _with_unknown_best(tensors: Mapping[str, NDArray[Any]], knots: int) -> dict[str, NDArray[Any]]:
+def _with_unknown_best(tensors: Tensors, knots: int) -> Tensors:
     """Complete the tensors of versions whose value models predicted Q and C only, with NaN."""
     complete = dict(tensors)
     for name, tensor in tensors.items():
@@ -499,7 +500,7 @@ class ValueRouter(RewardPolicy):
         """What the tensors of the model do not hold, as JSON values."""
         return self.model.as_object()
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The arrays of the model, by name."""
         return self.model.tensors()
 

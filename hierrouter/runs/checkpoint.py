@@ -273,7 +273,7 @@ def _policy(description: dict[str, Any], objective: Objective, tensors: dict[str
     actions = objective.actions(origin.layout)
     router: LearnedPolicy
     if "table" in description:
-        table = RouteTable.from_object(description["table"], weights, actions, origin.fingerprint)
+        table = RouteTable.from_object(description["table"], weights, actions, origin)
         router = TableRouter(table)
     elif shape is not None:
         router = NetworkRouter(TrainedNetwork(shape, weights), actions)
@@ -368,12 +368,10 @@ def _family(
     if shape is not None:
         return NetworkGrid.from_object(description, shape, tensors, count)
     if "tables" in description:
-        tables = description["tables"]
-        return TableGrid.from_object(tables, tensors, actions, origin.fingerprint, count)
+        return TableGrid.from_object(description["tables"], tensors, actions, origin, count)
     if "mean" in description:
-        mean = description["mean"]
-        return MeanModel.from_object(mean, tensors, actions, origin.rate, origin.fingerprint, count)
-    return ValueModel.from_object(description, tensors, actions, origin.rate, origin.fingerprint)
+        return MeanModel.from_object(description["mean"], tensors, actions, origin, count)
+    return ValueModel.from_object(description, tensors, actions, origin)
 
 
 def _fixed_choices(

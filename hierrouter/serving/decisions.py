@@ -263,7 +263,7 @@ class LivePolicy:
         best_probability = None
         if any(state.explain for state in states):
             best_probability = trained.choice_probability_each(batch, likeliest)
-            expected = trained.expected_each(batch)
+            expected = trained.router.expected(batch)
         is_in_doubt = np.zeros(len(states), np.bool_)
         deferral_model = ""
         if self.deferral:
@@ -305,7 +305,7 @@ class LivePolicy:
             embedded: float32[n, dim], of the states.
         """
         later = [row for row, state in enumerate(states) if state.calls]
-        if not trained.reads_question or not later:
+        if not trained.router.reads_question or not later:
             return None
         roots = embedded.copy()
         roots[later] = self.embed([LiveState(trained, states[row].question) for row in later])

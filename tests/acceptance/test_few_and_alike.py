@@ -215,7 +215,7 @@ def test_a_live_question_of_an_unknown_group_is_decided(
     np.testing.assert_allclose(chances.sum(axis=1), 1)
     if router.constant is not None:
         np.testing.assert_array_equal(chances[0], chances[1])
-    assert router.lacks_group("never seen") == bool(router.known_groups and not router.constant)
+    assert router.lacks_group("never seen") == bool(router.router.groups and not router.constant)
 
 
 @each_world

@@ -61,7 +61,7 @@ def test_by_group_it_is_the_best_route_of_each_data_set(tree: RouteTree) -> None
     np.testing.assert_array_equal(trained.outcome(test).quality, expected.quality)
     np.testing.assert_array_equal(trained.outcome(test).cost, expected.cost)
     assert trained.table_in_words.startswith("a route for each group: family-0: ")
-    assert trained.known_groups == tuple(sorted(set(tree.datasets)))
+    assert trained.router.groups == tuple(sorted(set(tree.datasets)))
 
 
 def test_clusters_find_the_families(tree: RouteTree) -> None:
@@ -72,7 +72,7 @@ def test_clusters_find_the_families(tree: RouteTree) -> None:
     by_family = best_route_per_dataset(tree.split("train"), ALPHA, test).reward(ALPHA).mean()
     constant = best_fixed_route(tree.split("train"), ALPHA, test).reward(ALPHA).mean()
     assert reward - constant > 0.8 * (by_family - constant) > 0.1
-    assert trained.known_groups == ()
+    assert trained.router.groups == ()
 
 
 @each_class
@@ -107,7 +107,7 @@ def test_a_live_state_gets_the_action_of_the_tree(tree: RouteTree, config: Table
         orders = trained.rank_each(states, live)
         assert [order[0] for order in orders] == live.argmax(axis=1).tolist()
         assert all(sorted(order) == list(range(trained.actions.count)) for order in orders)
-        expected = trained.expected_each(states)
+        expected = trained.router.expected(states)
         assert expected is not None
         assert np.isfinite(expected).all()
 
