@@ -211,7 +211,8 @@ def test_a_live_question_of_an_unknown_group_is_decided(
     assert isinstance(router, TrainedRouter)
     embedding = np.zeros((2, tree_of(world).dim), np.float32)
     groups = ("never seen", "")
-    chances = router.decide_each(embedding, [()] * 2, [0.0] * 2, groups)
+    states = router.live_states(embedding, [()] * 2, [0.0] * 2, groups)
+    chances = router.decide_each(states)
     np.testing.assert_allclose(chances.sum(axis=1), 1)
     if router.constant is not None:
         np.testing.assert_array_equal(chances[0], chances[1])
