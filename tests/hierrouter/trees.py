@@ -44,7 +44,7 @@ def planted_tree(
     family = np.repeat(np.arange(families), sum(per_family))
     splits = np.tile(np.repeat(FOLDS, per_family), families)
     queries = len(family)
-    right = _right_paths(routes, family, rng)
+    right = right_paths(routes, family, rng)
     answers = np.zeros((queries, routes.nodes), dtype=bool)
     answers[np.arange(queries), [routes.node(tuple(path)) for path in right.tolist()]] = True
     answers ^= rng.random(answers.shape) < luck
@@ -316,7 +316,7 @@ def _tree(
     )
 
 
-def _right_paths(
+def right_paths(
     routes: Layout, family: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """int64[queries, hops]: the models to call; the last family's second one varies."""
