@@ -32,11 +32,18 @@ from hierrouter.learning.training import train
 from hierrouter_cache.tree import RouteTree
 from tests.hierrouter.trees import planted_tree, right_paths
 
-ALPHA = 0.1
 FAMILIES = 8
 TEST_QUESTIONS = 50  # of each family
 KNN = "kNN"
-BASE: dict[str, Any] = {"models": 3, "hops": 2, "dim": 64, "luck": 0.02, "noise": 1.0, "n": 300}
+BASE: dict[str, Any] = {
+    "models": 3,
+    "hops": 2,
+    "dim": 64,
+    "luck": 0.02,
+    "noise": 1.0,
+    "n": 300,
+    "alpha": 0.1,
+}
 CELLS: dict[str, dict[str, Any]] = {
     "n-30": {"n": 30},
     "n-100": {"n": 100},
@@ -45,12 +52,12 @@ CELLS: dict[str, dict[str, Any]] = {
     "n-20000": {"n": 20_000},
     "8x2": {"models": 8},
     "8x3": {"models": 8, "hops": 3},
-    "prices": {"spread": 90.0},
+    "prices": {"spread": 90.0, "alpha": 0.02},
     "luck": {"luck": 0.1},
     "768": {"dim": 768},
     "3072": {"dim": 3_072},
     "noise": {"noise": 2.0},
-    "all": {"models": 8, "hops": 3, "spread": 90.0, "luck": 0.1, "dim": 768},
+    "all": {"models": 8, "hops": 3, "spread": 90.0, "alpha": 0.02, "luck": 0.1, "dim": 768},
 }
 
 
@@ -67,13 +74,14 @@ def planted(settings: dict[str, Any], seed: int) -> tuple[RouteTree, float, floa
     """
     settings = {**BASE, **settings}
     count = settings.pop("n")
+    alpha = settings.pop("alpha")
     per_family = (math.ceil(count / FAMILIES), 0, TEST_QUESTIONS)
     tree = planted_tree(families=FAMILIES, per_family=per_family, seed=seed, **settings)
     family = np.repeat(np.arange(FAMILIES), sum(per_family))
     right = right_paths(tree.layout, family, np.random.default_rng(seed))
     nodes = np.array([tree.layout.node(tuple(path)) for path in right.tolist()])
     is_test = np.array(tree.splits) == "test"
-    reward = tree.score - ALPHA * tree.cost
+    reward = tree.score - alpha * tree.cost
     leaves = np.arange(tree.layout.nodes)[tree.layout.leaves]
     order = leaves[tree.cost[:, leaves].mean(axis=0).argsort(kind="stable")].tolist()
     best = 0.0
@@ -99,24 +107,24 @@ def planted(settings: dict[str, Any], seed: int) -> tuple[RouteTree, float, floa
         splits=tuple(splits.tolist()),
     ).select(rows)
     test = tree.split("test")
-    fixed = float(best_fixed_route(test, ALPHA, test).reward(ALPHA).mean())
+    fixed = float(best_fixed_route(test, alpha, test).reward(alpha).mean())
     return tree, fixed, float(best)
 
 
-def reward_of(algo: str, tree: RouteTree) -> float:
+def reward_of(algo: str, tree: RouteTree, alpha: float) -> float:
     """The mean R of a learner, or of kNN, on the test fold."""
     test = tree.split("test")
     if algo == KNN:
         folds = [macro_arms(tree.split(split)) for split in ("train", "validation")]
-        fitted = NearestNeighbours().fit(*folds, ALPHA, np.random.default_rng(0))
+        fitted = NearestNeighbours().fit(*folds, alpha, np.random.default_rng(0))
         arms = macro_arms(test)
-        return float(fitted.play(arms.seen).outcome(arms, KNN).reward(ALPHA).mean())
+        return float(fitted.play(arms.seen).outcome(arms, KNN).reward(alpha).mean())
     config = replace(training_config("default", algo), keep_anyway=True)
     if isinstance(config, BestConfig):
-        router = train_best(tree, Objective(ALPHA), config, 0)
+        router = train_best(tree, Objective(alpha), config, 0)
     else:
-        router = train(tree, Objective(ALPHA), config, 0)
-    return float(router.outcome(test).reward(ALPHA).mean())
+        router = train(tree, Objective(alpha), config, 0)
+    return float(router.outcome(test).reward(alpha).mean())
 
 
 def main() -> None:
@@ -134,13 +142,14 @@ def main() -> None:
     print(f"{'':>8s}" + "".join(f"{algo:>14s}" for algo in args.algos) + "  loss of best")
     for name in args.cells:
         print(f"{name:>8s}", end="", flush=True)
+        alpha = {**BASE, **CELLS[name]}["alpha"]
         trees = [planted(CELLS[name], seed) for seed in range(args.first, args.first + args.trees)]
         shares: dict[str, float] = {}
         for algo in args.algos:
             each = []
             spent = 0.0
             for tree, fixed, best in trees:
-                fit: Callable[[], float] = partial(reward_of, algo, tree)
+                fit: Callable[[], float] = partial(reward_of, algo, tree, alpha)
                 with one_thread():
                     reward, seconds = measure_cpu(fit)
                 each.append((reward - fixed) / (best - fixed))
