@@ -31,7 +31,7 @@ PREDICTED = 3
 KERNELS = (0.5, 2.0, None, 0.1, 0.02)
 # Strengths of the ridge to choose from; of equally good ones the first, strongest one is taken.
 KERNEL_RIDGES = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
-VARIANCE_POWER = 0.3  # weight of a direction of a text: its variance to this power
+VARIANCE_POWER = 0.15  # weight of a direction of a text: its variance to this power
 KERNEL_CHOICE_LANDMARKS = 256  # landmarks with which kernels are compared
 QUANTILE_COUNT = 33  # quantiles by which a number is ranked
 DIAGONAL_JITTER = 1e-6  # added to the diagonal, so that rounding leaves a kernel positive definite
