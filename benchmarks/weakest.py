@@ -115,8 +115,9 @@ def reward_of(algo: str, tree: RouteTree, alpha: float) -> float:
     """The mean R of a learner, or of kNN, on the test fold."""
     test = tree.split("test")
     if algo == KNN:
-        folds = [macro_arms(tree.split(split)) for split in ("train", "validation")]
-        fitted = NearestNeighbours().fit(*folds, alpha, np.random.default_rng(0))
+        learned = macro_arms(tree.split("train"))
+        validation = macro_arms(tree.split("validation"))
+        fitted = NearestNeighbours().fit(learned, validation, alpha, np.random.default_rng(0))
         arms = macro_arms(test)
         return float(fitted.play(arms.seen).outcome(arms, KNN).reward(alpha).mean())
     config = replace(training_config("default", algo), keep_anyway=True)
