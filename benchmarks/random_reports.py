@@ -19,16 +19,13 @@ import numpy as np
 from hierrouter.evaluation.policies import OwnPolicy, own_policy
 from hierrouter.learning.config import (
     BestConfig,
-    ClustersConfig,
     ExactConfig,
-    GroupsConfig,
-    MeanConfig,
     Objective,
     PPOConfig,
-    RidgeConfig,
     TrainConfig,
     ValueConfig,
     ignore_epoch,
+    preset,
 )
 from hierrouter.learning.cross_fit import Repetition
 from hierrouter.learning.policy_classes import MeanRouter, TableRouter
@@ -47,6 +44,7 @@ from tests.hierrouter.trees import (
     ragged_tree,
     random_tree,
     showing_leaves,
+    tree_with_roles,
 )
 
 BINARY_SCORERS = ("accuracy", "exact_match", "numeric", "choice", "boxed")
@@ -66,12 +64,8 @@ TRAININGS = {
 }
 SMALL_NETWORK: dict[str, Any] = {"epochs": 1, "hidden": 8}  # it has hardly learned
 CONFIGS: dict[str, TrainConfig] = {
-    "value": ValueConfig(),
+    **{algo: preset("default", algo) for algo in TRAININGS if algo != "none"},
     "exact": ExactConfig(queries=8, steps=1, **SMALL_NETWORK),
-    "groups": GroupsConfig(),
-    "clusters": ClustersConfig(),
-    "ridge": RidgeConfig(),
-    "mean": MeanConfig(),
     "ppo": PPOConfig(rollouts=32, minibatches=2, update_epochs=1, **SMALL_NETWORK),
     "best": BestConfig(classes="groups,clusters,ridge,value,mean"),
 }
@@ -171,7 +165,7 @@ def _draw_tree(rng: np.random.Generator) -> RouteTree:
         if kind == "random":
             tree = random_tree(Layout.full(models, hops), count, seed)
         elif kind == "roles":
-            tree = _tree_with_roles(models, count, seed)
+            tree = tree_with_roles(models, count, seed)
         elif kind == "ragged":
             draws = int(rng.choice([1, 2]))
             layout = Layout.grown(
@@ -188,41 +182,6 @@ def _draw_tree(rng: np.random.Generator) -> RouteTree:
         datasets = rng.choice(["odd", "even", "other"], count).tolist()
         tree = replace(tree, splits=splits, datasets=tuple(datasets))
     return _vary(rng, replace(tree, encoder="planted"))
-
-
-def _tree_with_roles(models: int, count: int, seed: int) -> RouteTree:
-    """A random tree of models that write first, and of a role that checks what they wrote.
-
-    The check is offered after an answer only, and ends the route; after the last model, nothing is.
-    """
-    check = models
-
-    def offered(path: tuple[int, ...]) -> Sequence[int]:
-        if not path:
-            return range(models)
-        if len(path) == 1:
-            return [check] if path[0] == models - 1 else [*range(models - 1), check]
-        return ()
-
-    tree = random_tree(Layout.grown(models + 1, offered), count, seed)
-    callers = (*tree.models[:models], tree.models[0])
-    direct = tree.direct
-    columns = [number for number in range(len(direct.models)) if number != check]
-    measures = ("score", "accuracy", "tokens_in", "tokens_out")
-    return replace(
-        tree,
-        models=(*tree.models[:models], "check"),
-        callers=callers,
-        direct=replace(
-            direct,
-            models=tuple(direct.models[column] for column in columns),
-            rate=direct.rate[columns],
-            **{name: getattr(direct, name)[:, columns] for name in measures},
-            seconds=np.array(np.nan),
-            tokens_cached=np.array(0),
-            tokens_thoughts=np.array(0),
-        ),
-    )
 
 
 def _vary(rng: np.random.Generator, tree: RouteTree) -> RouteTree:
@@ -350,41 +309,3 @@ def _own_policy(seed: int) -> OwnPolicy:
         return offered[(seed + int(observation["stage"])) % len(offered)]
 
     return own_policy(choose, "rule of mine")
-
-
-def enumerable_ends(case: Case) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-    """bool[nodes]: where routes may end that make all calls, or any; None with draws or holes."""
-    fold = case.fold
-    if fold.weight is not None or fold.can_end is not None or fold.layout.draws > 1:
-        return None
-    node = np.arange(fold.layout.nodes)
-    return node > 0 if case.objective.ends_early else node >= fold.layout.inner
-
-
-def enumerated_oracle(case: Case) -> float | None:
-    """Mean R of the best end of each question, by enumeration; None with draws or holes."""
-    ends = enumerable_ends(case)
-    if ends is None:
-        return None
-    reward = case.fold.score[:, ends] - case.alpha * case.fold.cost[:, ends]
-    return float(reward.max(axis=1).mean())
-
-
-def enumerated_quality(case: Case, budget: float) -> float | None:
-    """The highest mean Q at a mean cost, by its dual; None with draws or holes.
-
-    It is the least of max (Q - a C) + a * budget over all prices a of cost, summed over questions.
-    """
-    ends = enumerable_ends(case)
-    if ends is None:
-        return None
-    quality = case.fold.score[:, ends]
-    cost = case.fold.cost[:, ends]
-    dearer = cost[:, :, None] - cost[:, None, :]
-    better = quality[:, :, None] - quality[:, None, :]
-    slopes = better[dearer > 0] / dearer[dearer > 0]
-    prices = np.unique(np.concatenate([[0.0], slopes[slopes > 0]]))
-    value = [
-        float((quality - price * cost).max(axis=1).mean() + price * budget) for price in prices
-    ]
-    return min(value)

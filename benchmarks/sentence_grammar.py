@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from random_reports import (
-    BINARY_SCORERS,
-    Case,
+from random_reports import BINARY_SCORERS, Case
+
+from hierrouter.learning.policy_classes import TableRouter
+from hierrouter.runs.run import Performance
+from tests.hierrouter.evaluation.enumeration import (
     enumerable_ends,
     enumerated_oracle,
     enumerated_quality,
 )
-
-from hierrouter.learning.config import Objective
-from hierrouter.learning.policy_classes import TableRouter
-from hierrouter.runs.run import Performance
 
 ROUNDING = 1e-9  # differences in R up to this are rounding errors
 FIXED_KINDS = ("single", "reference", "route")
@@ -444,7 +443,8 @@ def _bound(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     if figures.router is not None:
         holds = figures.router["reward"] <= figures.oracle["reward"] + ROUNDING
         yield Claim("oracle", holds, f"the router has R {figures.router['reward']}")
-    own = enumerated_oracle(figures.case)
+    case = figures.case
+    own = enumerated_oracle(case.fold, case.alpha, case.objective.ends_early)
     if own is not None:
         yield Claim(
             "oracle", bool(np.isclose(own, figures.oracle["reward"])), f"by hand it is {own}"
@@ -525,6 +525,11 @@ def share_claim(text: str, share: float | None) -> Claim:
 
 
 @rule(
+    "Over all: ",
+    f"gap to the oracle closed (?P<share>{SHARE}) (?:{SHARES} )?of {n('gap')} in R "
+    r"above (?P<route>.+?)(?P<small>: too small)?\.$",
+)
+@rule(
     "figure: gap to the oracle closed ",
     f"(?P<share>{SHARE}) (?:{SHARES} )?of {n('gap')} in R above "
     "(?P<route>.+?)(?P<small>: too small)?$",
@@ -591,15 +596,11 @@ def _rewards(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
 # --------------------------------------------------------------------------- Notes of a report
 
 
+@rule("HierRouter is one fixed route here: ", r"(?P<route>.+?) for every question\.?")
 @rule(
     "HierRouter is one fixed route here: its policy takes ", r"(?P<route>.+?) for every question\."
 )
 def _fixed_note(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
-    yield from one_route(match["route"], figures)
-
-
-@rule("HierRouter is one fixed route here: ", r"(?P<route>.+?) for every question\.?")
-def _fixed_caption(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     yield from one_route(match["route"], figures)
 
 
@@ -614,7 +615,9 @@ CONSTANT = (
 )
 
 
-def constant_claims(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
+@rule("HierRouter is one fixed route here: ", rf"{CONSTANT}\.")
+@rule("train: ", rf"{CONSTANT}$")
+def _constant(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     """Yield the claims on a route that is shipped because no gain was shown."""
     trained = figures.case.trained
     assert trained is not None and trained.constant is not None
@@ -644,16 +647,6 @@ def constant_claims(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     if match["needed"]:
         yield number(match["needed"], constant.needed, "the number needed")
         yield Claim("count", constant.needed > constant.judged, f"{constant.judged} are enough")
-
-
-@rule("HierRouter is one fixed route here: ", rf"{CONSTANT}\.")
-def _constant_note(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
-    yield from constant_claims(match, figures)
-
-
-@rule("train: ", rf"{CONSTANT}$")
-def _constant_of_train(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
-    yield from constant_claims(match, figures)
 
 
 @rule(
@@ -688,7 +681,8 @@ def _budget(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     yield number(match["q"], router["quality"], "Q")
     most = float(match["most"])
     yield Claim("oracle", most >= router["quality"] - 0.5001e-4, f"Q is {router['quality']}")
-    highest = enumerated_quality(figures.case, router["cost"])
+    ends_early = figures.case.objective.ends_early
+    highest = enumerated_quality(figures.case.fold, router["cost"], ends_early)
     if highest is not None:
         yield Claim("oracle", close(match["most"], highest), f"by hand it is {highest}")
 
@@ -824,32 +818,22 @@ def _no_saving(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
         yield Claim("worse", saving["quality"] < 0, f"Q {saving['quality']}")
 
 
-@rule(
-    "HierRouter saves ",
-    f"{n('share')}% of the cost of (?P<model>.+?), (?P<title>the model with the "
-    rf"highest Q|the dearest model) \(95% interval {interval('share', '%')}\), with Q "
-    rf"{n('q')} {interval('q')}\.",
+AGAINST = (
+    r"(?P<model>.+?), (?P<title>the model with the highest Q|the dearest model) "
+    rf"\(95% interval {interval('share', '%')}\), with Q {n('q')} {interval('q')}\."
 )
+
+
+@rule("HierRouter saves ", f"{n('share')}% of the cost of {AGAINST}")
+@rule("HierRouter costs ", f"{n('share')}% (?P<more>more) than {AGAINST}")
 def _saving(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     saving = yield from _saving_claims(match, figures)
     if saving:
-        yield number(match["share"], saving["share"], "the share", 100)
-        yield number(match["share_low"], saving["low"], "the lower end", 100)
-        yield number(match["share_high"], saving["high"], "the upper end", 100)
-
-
-@rule(
-    "HierRouter costs ",
-    f"{n('share')}% more than (?P<model>.+?), (?P<title>the model with the highest "
-    rf"Q|the dearest model) \(95% interval {interval('share', '%')}\), with Q {n('q')} "
-    rf"{interval('q')}\.",
-)
-def _loss(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
-    saving = yield from _saving_claims(match, figures)
-    if saving:
-        yield number(match["share"], -saving["share"], "the share", 100)
-        yield number(match["share_low"], -saving["high"], "the lower end", 100)
-        yield number(match["share_high"], -saving["low"], "the upper end", 100)
+        ends = [saving[name] for name in ("share", "low", "high")]
+        if "more" in match.re.groupindex:
+            ends = [-ends[0], -ends[2], -ends[1]]
+        for group, end in zip(("share", "share_low", "share_high"), ends, strict=True):
+            yield number(match[group], end, group, 100)
 
 
 def _saving_claims(match: re.Match[str], figures: Figures) -> Any:
@@ -880,7 +864,7 @@ def _deciding(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     yield Claim("number", close_significant(match["low"], low, 3), f"from {low}")
     yield Claim("number", close_significant(match["high"], high, 3), f"to {high}")
     fold = figures.case.fold
-    ends = enumerable_ends(figures.case)
+    ends = enumerable_ends(fold, figures.case.objective.ends_early)
     if ends is None:
         return
     quality, cost = fold.score[:, ends], fold.cost[:, ends]
@@ -936,18 +920,9 @@ def _hindsight(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
         reward = fold.direct.score[:, columns] - figures.case.alpha * fold.direct.cost[:, columns]
         own: float | None = float(reward.max(axis=1).mean())
     else:
-        own = enumerated_oracle(replace(figures.case, objective=Objective(figures.case.alpha)))
+        own = enumerated_oracle(fold, figures.case.alpha, ends_early=False)
     if own is not None:
         yield Claim("oracle", close(match["r"], own), f"by hand it is {own}")
-
-
-@rule(
-    "Over all: ",
-    f"gap to the oracle closed (?P<share>{SHARE}) (?:{SHARES} )?of {n('gap')} in R "
-    r"above (?P<route>.+?)(?P<small>: too small)?\.$",
-)
-def _gap_note(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
-    yield from _gap(match, figures)
 
 
 @rule(
@@ -980,34 +955,9 @@ def _threshold(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
         yield number(match["share"], allowed, "the share", 100)
 
 
-# Sentences that say how to read a table: no figure is in them. Each was read against the code once.
-EXPLANATIONS = (
-    "Later hops are independent answers of the models, as imported: no model saw an "
-    "earlier answer.",
-    "These are the queries of all folds: whatever learned has seen most of them, so "
-    "this is no test.",
-    "The sweep was trained under other prices than its frontier shows.",
-    "Right or wrong by the scorer accuracy.",
-    "The share is left out where the gap is below 0.005.",
-    "Q, C and R are means over the queries that end there, so rows differ by their queries as well "
-    "as by their calls.",
-    "The best is what no other choice would have beaten on that very query, had HierRouter gone on "
-    "after it. States with one choice do not count.",
-    "Each bound knows more than the one before, or may do more. Still R need not rise: what was "
-    "chosen on the train fold can do worse here, and direct calls are no routes of the tree.",
-    "Plan is lost by the first choice, before any answer is seen, the rest by the later ones; a "
-    "poor plan leaves little for these to lose.",
-    "The share of a hop is what its model explains alone. Interaction is the rest: which models "
-    "fit together, and chance, if the questions are few.",
-    "Luck is what only knowing the draws brings. Adaptivity is what choosing after each answer "
-    "brings, plan what a route for each question brings. Generalisation is what HierRouter lacks "
-    "of the best fixed route; below 0 it is ahead.",
-    "For the second hop and for adaptivity only those baselines count that choose before they have "
-    "seen any answer.",
-    "The intervals all at once hold for every baseline together. The best of many baselines on "
-    "the fold shown looks better than it is, so the difference to it looks smaller.",
-    "JSON and CSV have the settings in full, and whose idea each router is.",
-)
+# Sentences and titles without a figure, that say how to read a table, one a line. Each was read
+# against the code once.
+EXPLANATIONS = Path(__file__).with_name("explanations.txt").read_text().splitlines()
 
 
 def _explains(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
@@ -1015,7 +965,7 @@ def _explains(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
 
 
 for _text in EXPLANATIONS:
-    rule(_text)(_explains)
+    rule(_text, "$" if _text.startswith("title: ") else "")(_explains)
 
 
 @rule("The split oracle, the last one, knows less again: it knows no draw.")
@@ -1081,18 +1031,8 @@ def _paper_title(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
 
 
 @title("Where HierRouter stops, C in ", TITLE)
-@title("Regret to the oracle, by the choice that caused it")
-@title("Regret of HierRouter to the oracle, by the choice that caused it")
-@title("Regret of HierRouter to the oracle that knows which draw comes")
 @title("By dataset: Q and C, in ", TITLE)
-@title("What a look at the first answer adds to the best route of each dataset")
-@title("Which hop decides: shares of the variance of Q over all fixed routes")
-@title("Accuracy (share of right answers), higher is better")
-@title("Latency: the recorded seconds of a query's calls")
-@title("How often HierRouter's choices were the best, by how likely it said that was")
 @title("Quality, share of right answers, cost C in ", TITLE)
-@title("What a second hop is worth, and what seeing its first answer adds")
-@title("Settings chosen on the validation fold")
 def _plain_title(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     yield Claim("explanation", True)
 
@@ -1127,9 +1067,7 @@ def _performance(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
         yield number(match["count"], len(fold), "the number of questions")
     for group, key in (("r", "reward"), ("fixed", "fixed"), ("oracle", "oracle")):
         yield number(match[group], told[key], f"R, {key}")
-    own = enumerated_oracle(
-        replace(figures.case, tree=replace(fold, splits=("test",) * len(fold)), split="test")
-    )
+    own = enumerated_oracle(fold, trained.alpha, trained.objective.ends_early)
     if own is not None:
         yield Claim("oracle", close(match["oracle"], own), f"by hand it is {own}")
     if match["direct"]:
@@ -1170,8 +1108,7 @@ def _budget_of_train(match: re.Match[str], figures: Figures) -> Iterator[Claim]:
     yield number(match["q"], float(outcome.quality.mean()), "Q")
     yield number(match["c"], float(outcome.cost.mean()), "C")
     yield number(match["count"], len(fold), "the number of questions")
-    judging = replace(figures.case, tree=replace(fold, splits=("test",) * len(fold)), split="test")
-    highest = enumerated_quality(judging, trained.budget)
+    highest = enumerated_quality(fold, trained.budget, trained.objective.ends_early)
     if highest is not None:
         yield Claim("oracle", close(match["most"], highest), f"by hand it is {highest}")
 

@@ -159,6 +159,41 @@ def ragged_tree(
     )
 
 
+def tree_with_roles(models: int, count: int, seed: int) -> RouteTree:
+    """A random tree of models that write first, and of a role that checks what they wrote.
+
+    The check is offered after an answer only, and ends the route; after the last model, nothing is.
+    """
+    check = models
+
+    def offered(path: tuple[int, ...]) -> Sequence[int]:
+        if not path:
+            return range(models)
+        if len(path) == 1:
+            return [check] if path[0] == models - 1 else [*range(models - 1), check]
+        return ()
+
+    tree = random_tree(Layout.grown(models + 1, offered), count, seed)
+    callers = (*tree.models[:models], tree.models[0])
+    direct = tree.direct
+    columns = [number for number in range(len(direct.models)) if number != check]
+    measures = ("score", "accuracy", "tokens_in", "tokens_out")
+    return replace(
+        tree,
+        models=(*tree.models[:models], "check"),
+        callers=callers,
+        direct=replace(
+            direct,
+            models=tuple(direct.models[column] for column in columns),
+            rate=direct.rate[columns],
+            **{name: getattr(direct, name)[:, columns] for name in measures},
+            seconds=np.array(np.nan),
+            tokens_cached=np.array(0),
+            tokens_thoughts=np.array(0),
+        ),
+    )
+
+
 # Probability of a right answer by kind of question, first action, what the first response shows
 # (twice as likely 0 as 1), and second action; with one hop only the first action counts.
 LUCKY_ONE_HOP = np.array([[0.9, 0.5, 0.2], [0.3, 0.6, 0.4], [0.5, 0.5, 0.5], [0.2, 0.1, 0.7]])

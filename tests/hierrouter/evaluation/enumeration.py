@@ -204,3 +204,38 @@ def worlds(tree: RouteTree, query: int) -> Iterator[tuple[float, dict[tuple[int,
     for drawn in itertools.product(*(draws(tree, query, *call) for call in calls)):
         probability = float(np.prod([weight for weight, _ in drawn]))
         yield probability, dict(zip(calls, [child for _, child in drawn], strict=True))
+
+
+def enumerable_ends(tree: RouteTree, ends_early: bool) -> NDArray[np.bool_] | None:
+    """bool[nodes]: where routes may end that make all calls, or any; None with draws or holes."""
+    if tree.weight is not None or tree.can_end is not None or tree.layout.draws > 1:
+        return None
+    number = np.arange(tree.layout.nodes)
+    return number > 0 if ends_early else number >= tree.layout.inner
+
+
+def enumerated_oracle(tree: RouteTree, alpha: float, ends_early: bool) -> float | None:
+    """Mean R of the best end of each question, by enumeration; None with draws or holes."""
+    ends = enumerable_ends(tree, ends_early)
+    if ends is None:
+        return None
+    reward = tree.score[:, ends] - alpha * tree.cost[:, ends]
+    return float(reward.max(axis=1).mean())
+
+
+def enumerated_quality(tree: RouteTree, budget: float, ends_early: bool) -> float | None:
+    """The highest mean Q at a mean cost, by its dual; None with draws or holes.
+
+    It is the least of max (Q - a C) + a * budget over all prices a of cost, summed over questions.
+    """
+    ends = enumerable_ends(tree, ends_early)
+    if ends is None:
+        return None
+    quality, cost = tree.score[:, ends], tree.cost[:, ends]
+    dearer = cost[:, :, None] - cost[:, None, :]
+    better = quality[:, :, None] - quality[:, None, :]
+    slopes = better[dearer > 0] / dearer[dearer > 0]
+    prices = np.unique(np.concatenate([[0.0], slopes[slopes > 0]]))
+    return min(
+        float((quality - price * cost).max(axis=1).mean() + price * budget) for price in prices
+    )
