@@ -208,10 +208,10 @@ def test_checkpoints_of_a_sweep_are_listed_routed_verified_and_gone_on_from(watc
     )
 
 
-def test_a_sweep_of_one_fit_has_nothing_to_log_or_to_keep(bare: Place) -> None:
+def test_a_sweep_without_epochs_has_nothing_to_log_or_to_keep(bare: Place) -> None:
     for flag in ("--checkpoint-every 2", "--log-to csv", "--from-checkpoint runs"):
         name = flag.partition(" ")[0]
         assert bare.refuses(f"sweep-alpha {flag}") == (
-            f"error: {name} with --algo value: it has no epochs; "
+            f"error: {name} with --algo best: it has no epochs; "
             f"leave {name} out, or give --algo ppo"
         )
