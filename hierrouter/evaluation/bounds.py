@@ -640,7 +640,9 @@ def greedy_decisions(
         # Where nothing is legal, the episode ends with the newest answer.
         own = np.where(is_legal.any(axis=2), own, stopped[:, nodes])
         value[:, nodes] = own
-        loss[:, nodes] = np.maximum(values.max(axis=2), own) - own
+        best = values.max(axis=2)
+        # At a state that is never reached the choice may be illegal, and -inf all that follows.
+        loss[:, nodes] = np.subtract(best, own, out=np.zeros(own.shape), where=best > own)
 
     table = np.eye(actions.count)[choice]
     reach = np.ones((len(tree), 1))

@@ -402,6 +402,24 @@ def test_regret_and_decisions_go_over_draws_and_holes(
     assert (due <= actions.steps + 1e-9).all()
 
 
+def test_an_illegal_choice_counts_nowhere_where_it_is_never_due() -> None:
+    # Three hops of two models. After the second one only the first may be called last, and the
+    # policy, which always calls the first one first, names the second.
+    layout = Layout.full(2, 3)
+    tree = random_tree(layout, 4, 0)
+    weight = np.ones(tree.score.shape)
+    weight[:, [12, 14]] = 0
+    tree = replace(tree, weight=weight)
+    choice = np.zeros((4, layout.states), np.int64)
+    before = greedy_decisions(tree, Actions(layout), choice, np.ones(choice.shape), 0.1)
+    choice[:, [5, 6]] = 1
+    with np.errstate(invalid="raise"):
+        after = greedy_decisions(tree, Actions(layout), choice, np.ones(choice.shape), 0.1)
+    np.testing.assert_equal(after[0], before[0])
+    np.testing.assert_equal(after[3], before[3])
+    assert len(after[0])
+
+
 def test_decisions_after_several_draws_count_as_one() -> None:
     tree = lucky_tree(4, 5, 2, 0)
     actions = Actions(tree.layout)
