@@ -204,7 +204,7 @@ class Collect:
         if self.no_references:
             pool = replace(pool, references=())
         pool = with_draws(pool, self.draws)
-        scorer = scorer_for(self.cache, pool, self.datasets or (), queries)
+        scorer = scorer_for(self.cache, pool, self.datasets or (), queries, self.group_by)
         pool = replace(pool, scorer=scorer)
         return CollectionPlan(
             pool=pool,

@@ -292,7 +292,11 @@ def _queries_table(queries: Sequence[Query]) -> pa.Table:
 
 
 def scorer_for(
-    root: Path, pool: Pool, names: Sequence[str], queries: Sequence[Query]
+    root: Path,
+    pool: Pool,
+    names: Sequence[str],
+    queries: Sequence[Query],
+    group_by: str | None = None,
 ) -> FittingScorer | None:
     """The scorer of Q for a collection, unless the user names another one when it is opened.
 
@@ -305,6 +309,8 @@ def scorer_for(
         pool: of the collection.
         names: datasets and files that were asked for; none if the last collection goes on.
         queries: of them.
+        group_by: the field of a file's questions that took the place of their dataset; labels of
+            the user's own may be called as a dataset of the paper.
     """
     reader = reader_of(root)
     latest = _latest_plan(reader)
@@ -313,9 +319,9 @@ def scorer_for(
         if not {query.dataset for query in queries}.isdisjoint(stored):
             return stored_scorer(latest.pool)
     paper_models = {model.model for model in load_pool("paper").models}
-    is_paper = paper_models == {model.model for model in pool.models} or any(
-        canonical_dataset(query.dataset) in PAPER_DATASETS for query in queries
-    )
+    is_paper = paper_models == {model.model for model in pool.models}
+    if group_by is None:
+        is_paper |= any(canonical_dataset(query.dataset) in PAPER_DATASETS for query in queries)
     if is_paper or not names or not all(map(is_dataset_file, names)):
         return None
     return fitting_scorer(

@@ -385,7 +385,7 @@ GroupBy = Annotated[
     Flag(
         "--group-by",
         "FIELD",
-        "Field of a file's questions that names the group of each; default: dataset.",
+        "Field of a file's questions with the group of each, also for --limit; default: dataset.",
         check=check_text,
     ),
 ]

@@ -269,8 +269,10 @@ class ValueModel(PolicyFamily):
 
     def as_object(self) -> dict[str, Any]:
         """What the tensors do not hold, as JSON values."""
-        calibration = [self.calibration.intercept, self.calibration.slope]
-        return {"knots": self.knots, "texts": len(self.texts), "calibration": calibration}
+        values: dict[str, Any] = {"knots": self.knots, "texts": len(self.texts)}
+        if self._predicts_best:  # models of versions that did not predict it have no such key
+            values["calibration"] = [self.calibration.intercept, self.calibration.slope]
+        return values
 
     def tensors(self) -> Tensors:
         """The arrays, by name."""
@@ -280,7 +282,12 @@ class ValueModel(PolicyFamily):
         for kind, parts in (("text", self.texts), ("state", self.positions)):
             for number, part in enumerate(parts):
                 arrays.update(prefix(f"{kind}{number}", vars(part)))
-        return arrays
+        return arrays if self._predicts_best else _without_unknown_best(arrays, len(self.knots))
+
+    @property
+    def _predicts_best(self) -> bool:
+        """Whether it was learned by a version that predicts which action is the best."""
+        return not any(np.isnan(regression.added).any() for regression in self.positions)
 
     def at(self, alpha: float, alphas: Sequence[float], actions: Actions) -> ValueRouter:
         """The value model at one alpha, which need not be of the grid."""
@@ -457,6 +464,16 @@ def _with_unknown_best(tensors: Tensors, knots: int) -> Tensors:
     return complete
 
 
+def _without_unknown_best(tensors: Tensors, knots: int) -> Tensors:
+    """The tensors as such a version wrote them: the reverse of `_with_unknown_best`."""
+    written = dict(tensors)
+    for name, tensor in tensors.items():
+        if name.rpartition(".")[2] in ("weight", "added", "without_query"):
+            predicted = tensor.reshape(*tensor.shape[:-1], -1, knots, PREDICTED)[..., :2]
+            written[name] = predicted.reshape(*tensor.shape[:-1], -1)
+    return written
+
+
 @dataclass(frozen=True, eq=False)
 class ChoicePredictions:
     """Predictions of one regression at r states with a choice.
@@ -532,7 +549,9 @@ class ValueRouter(RewardPolicy):
         """
         predicted = self._of_predictions(tree, _is_best, 1.0, 0.0)
         chosen = np.take_along_axis(predicted, choice[:, :, None], axis=2)[:, :, 0]
-        return self.model.calibration(chosen)
+        layout = self.model.actions.layout
+        legal = LegalActions.of(tree.with_layout(layout), self.model.actions).table
+        return self._calibrated(chosen, legal.sum(axis=2) <= 1)
 
     def _of_predictions(
         self,
@@ -600,7 +619,13 @@ class ValueRouter(RewardPolicy):
     def live_choice_probability(self, states: StateBatch, choice: Integers) -> Floats:
         """float64[n]: see `choice_probability`; of an action, int64[n], at each of some states."""
         predicted = _is_best(self._live_predictions(states))
-        return self.model.calibration(predicted[np.arange(len(predicted)), choice])
+        is_forced = self.model.actions.legal().sum(axis=1)[states.node] <= 1
+        return self._calibrated(predicted[np.arange(len(predicted)), choice], is_forced)
+
+    def _calibrated(self, predicted: Floats, is_forced: Booleans) -> Floats:
+        """The probability that a choice is the best; 1 where it is the only legal one."""
+        calibrated = self.model.calibration(predicted)
+        return np.where(is_forced & ~np.isnan(predicted), 1.0, calibrated)
 
     def _live_predictions(self, states: StateBatch) -> Floats:
         """float64[n, A, 3], NaN for an action that is not legal; see `expected`."""

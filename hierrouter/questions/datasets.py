@@ -103,8 +103,9 @@ def draw_queries(
         recorded: commits of the hub's repositories to load, by id, as far as they are recorded.
         show_signature: whether questions with tests end with the function that the tests call; the
             draw and the folds are those of the questions without it.
-        group_by: the field of a file's questions whose value takes the place of their dataset;
-            questions without it, and those of other datasets, keep theirs.
+        group_by: the field of the questions of files whose value takes the place of their dataset,
+            also in `limit`. Some question of each file has it; the others, and those that come with
+            the package or from the hub, keep their dataset.
 
     Returns:
         The queries, and the commit of each repository that was read, by its id.
@@ -113,6 +114,7 @@ def draw_queries(
     commits: dict[str, str] = {}
     # From files and the hub. Shipped datasets are left out: their folds have nothing in common.
     external: list[Query] = []
+    has_file = False
     for name in _expand_groups(names):
         if name in shipped.GROUP_BY_FAMILY:
             queries += shipped.questions(name, seed=seed, limit=limit or PAPER_LIMIT)
@@ -121,6 +123,7 @@ def draw_queries(
         file = Path(name) if is_own_file else _paper_file(name, data)
         if is_own_file or file.exists():
             rows = sources.read_file(file, on_note, group_by)
+            has_file = True
         else:
             repository = sources.HUB_REPOSITORIES[name].repository
             revision = commits.get(repository) or (recorded or {}).get(repository)
@@ -132,6 +135,11 @@ def draw_queries(
         drawn = with_folds(sample(rows, limit or default_limit, seed), seed)
         queries += drawn
         external += drawn
+    if group_by is not None and not has_file:
+        raise InputError(
+            f"no file is named whose questions could have the field {group_by!r:.60}: "
+            "--group-by; leave it out, or name a file with --datasets"
+        )
     if show_signature:
         queries = [with_signature(query) for query in queries]
         external = [with_signature(query) for query in external]

@@ -83,8 +83,8 @@ def group_name(value: object) -> str | None:
     """
     if isinstance(value, bool):
         value = json.dumps(value)
-    elif isinstance(value, int | float | Decimal) and math.isfinite(value):
-        value = number_text(value)
+    elif isinstance(value, int) or (isinstance(value, float | Decimal) and math.isfinite(value)):
+        value = number_text(value)  # an int may be too large for a float
     if not isinstance(value, str) or is_blank(value) or len(value) > MAX_GROUP_NAME:
         return None
     return sound_text(value)

@@ -370,6 +370,11 @@ def list_routes(trained: TrainedRouter, tree: RouteTree) -> RouteList:
     Raises:
         InputError: the router decides otherwise, or learned from another tree.
     """
+    if not tree.same_content(trained.origin.fingerprint):
+        raise InputError(
+            "the router learned from other data or scores, whose questions its routes are of: "
+            "--routes; open the cache with the settings of its training"
+        )
     fitted = trained.fitted_to(tree)
     learned = fitted.constant_fold(tree)
     if fitted.constant:

@@ -107,6 +107,15 @@ def test_a_cache_from_before_keeps_its_scorer(tmp_path: Path) -> None:
     assert default_scorer(CacheReader(tmp_path).latest_plan().pool) == "token_f1"
 
 
+def test_a_label_is_no_dataset_of_the_paper(tmp_path: Path) -> None:
+    """Only a row that names its dataset "math" is of that one."""
+    scorers = [
+        scorer_for(tmp_path, POOL, ["sums.jsonl"], numbers("math"), group_by)
+        for group_by in (None, "kind")
+    ]
+    assert scorers == [None, "numeric"]
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"pool": 1}', '{"pool": {"scorer": "os:system"}}'])
 def test_a_plan_of_others_names_no_other_scorer(text: str) -> None:
     assert stored_scorer(text) is None

@@ -132,6 +132,11 @@ def test_a_stored_model_says_the_same_and_one_of_before_nothing(tmp_path: Path) 
     assert isinstance(before, TrainedRouter)
     np.testing.assert_array_equal(before.probabilities(tree), trained.probabilities(tree))
     assert before.choice_probability(fold, choices(trained, fold)[0]) is None
+    save_checkpoint(before, tmp_path)  # as a resumed training does with what it has
+    again = load_checkpoint(tmp_path)
+    assert isinstance(again, TrainedRouter)
+    np.testing.assert_array_equal(again.probabilities(tree), trained.probabilities(tree))
+    assert again.choice_probability(fold, choices(trained, fold)[0]) is None
 
 
 @pytest.mark.parametrize(("intercept", "slope"), [(0.0, 1.0), (0.8, 0.6), (-1.0, 1.2)])

@@ -235,6 +235,12 @@ def test_a_cluster_says_what_most_of_its_questions_are(tree: RouteTree) -> None:
         assert 0 < int(share.removesuffix("%")) <= 100
 
 
+def test_routes_are_listed_on_the_questions_that_they_were_learned_from(tree: RouteTree) -> None:
+    trained = train(tree, Objective(DEAR), ClustersConfig(), 0)
+    with pytest.raises(InputError, match="the router learned from other data or scores"):
+        list_routes(trained, replace(tree, content="f" * 32))
+
+
 def test_a_constant_is_a_list_of_one_and_others_have_none(tree: RouteTree) -> None:
     value = train(tree, Objective(ALPHA), ValueConfig(), 0)
     with pytest.raises(InputError, match="--algo value decides question by question"):
