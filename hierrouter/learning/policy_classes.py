@@ -51,7 +51,7 @@ from hierrouter.learning.router import (
     nearest_alpha,
     training_queries,
 )
-from hierrouter.learning.value import ValueModel, ValueRouter, fit, learned_rows, query_digests
+from hierrouter.learning.value import ValueModel, ValueRouter, fit, in_digest_order, learned_rows
 from hierrouter.tables import safe_text
 from hierrouter_cache.tree import RouteTree, net_reward
 
@@ -773,14 +773,12 @@ def fit_tables(
     Raises:
         InputError: there is nothing to learn from.
     """
-    fold = training_queries(tree)
-    fold = fold.select(np.argsort(query_digests(fold), kind="stable"))
+    fold, digests = in_digest_order(training_queries(tree))
     # What is grouped does not depend on alpha.
     groupings = [
         _Grouping(np.zeros(len(fold), np.int64), (), np.empty((0, 0), np.float32)),
         *_groupings(fold, config, seed),
     ]
-    digests = query_digests(fold)
     return tuple(
         TableRouter(_table(tree, fold, groupings, replace(objective, alpha=alpha), config, digests))
         for alpha in alphas

@@ -683,8 +683,7 @@ def fit(
 
     actions = objective.actions(tree.layout)
     fold = objective.view(training_queries(tree).with_pruned())
-    # A fixed subset, as good as random: the first queries in the order of their digests.
-    fold = fold.select(np.argsort(query_digests(fold), kind="stable")[: config.queries])
+    fold, digests = in_digest_order(fold, config.queries)  # a fixed subset, as good as random
     parts = fold.require_embedded()
     knots = _knots(fold, alphas, objective)
     number = None
@@ -710,7 +709,7 @@ def fit(
         texts=texts,
         numbers=np.concatenate([np.empty(0, bool), *present]).astype(np.int64),
         positions=positions,
-        learned=query_digests(fold),
+        learned=digests,
         number=number,
     )
     return replace(model, calibration=_calibration(model, fold))
@@ -924,6 +923,13 @@ def query_digests(tree: RouteTree) -> Integers:
         digest = hashlib.sha256(f"{dataset}\n{query}".encode()).digest()
         digests.append(int.from_bytes(digest[:8], "big", signed=True))
     return np.array(digests, np.int64)
+
+
+def in_digest_order(tree: RouteTree, limit: int | None = None) -> tuple[RouteTree, Integers]:
+    """The first queries in the order of their digests, and int64[queries], these; None is all."""
+    digests = query_digests(tree)
+    order = np.argsort(digests, kind="stable")[:limit]
+    return tree.select(order), digests[order]
 
 
 def learned_rows(tree: RouteTree, fingerprint: str, learned: Integers) -> Integers:
